@@ -1,0 +1,27 @@
+# Read by nginx's auto/make.  nginx has one CFLAGS for C and C++, so what only
+# C++ understands is added for our objects alone, by name: a pattern could
+# match objects of other modules.
+
+idempotency_objs=
+
+for idempotency_source in $idempotency_sources; do
+    idempotency_objs="$idempotency_objs \
+        $NGX_OBJS/addon/${idempotency_source%.cpp}.o"
+done
+
+# nginx's headers do not stand our warnings, hence -isystem, which overrides
+# the -I that nginx gives for the same folders.
+
+cat << END >> $NGX_MAKEFILE
+
+IDEMPOTENCY_OBJS = `echo $idempotency_objs`
+
+\$(IDEMPOTENCY_OBJS): CFLAGS += -std=c++20 -fno-exceptions -fno-rtti \\
+	-fno-threadsafe-statics -fvisibility=hidden \\
+	-Wextra -Wshadow -Wnon-virtual-dtor \\
+	-Wimplicit-fallthrough -MMD -MP \\
+	-I $ngx_addon_dir/src \$(patsubst -I,-isystem,\$(ALL_INCS))
+
+-include \$(IDEMPOTENCY_OBJS:.o=.d)
+
+END
