@@ -1,0 +1,51 @@
+#pragma once
+
+#include "contract/digest.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace idempotency {
+
+struct key_rules {
+    std::size_t min = 1;
+    std::size_t max = 255;
+    bool uuid = false;
+};
+
+
+/*
+ * The key that a header field's value spells: an RFC 8941 string (its
+ * parameters are ignored) or a bare value.  The result lies in the value
+ * itself or, where escapes were resolved, in out, which is as long as the
+ * value.  Nothing: the value is malformed.
+ */
+std::optional<std::string_view> parse_key_field(std::string_view value,
+                                                std::span<char> out);
+
+/*
+ * Whether the key may be used.  Under the uuid rule the key is lower-cased
+ * into out (as long as the key) and points there afterwards.
+ */
+bool check_key(std::string_view &key, const key_rules &rules,
+               std::span<char> out);
+
+
+struct route {
+    std::string_view host;
+    std::string_view method;
+    std::string_view path;
+};
+
+
+/*
+ * The name of a record: whose key, on which route (null: on any), which key.
+ * It is all that a store ever sees of the three.  The hasher is only lent: a
+ * new one costs an allocation.
+ */
+bool record_name(hasher &hash, std::span<const std::string_view> scope,
+                 const route *where, std::string_view key, digest &out);
+
+}

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace idempotency {
+
+/*
+ * The stored form of a response, version 1.  All integers are little-endian.
+ *
+ *     u8   version
+ *     u8   flags: 1 the Location line was nginx's own (headers_out.location)
+ *     u16  status
+ *     u16  length of the content type without its parameters
+ *     u16  number of header fields
+ *     u16  number of trailer fields
+ *     u16  length of the status line
+ *     u16  length of the content type
+ *     u16  length of the charset
+ *     i64  Content-Length as it was, -1: none
+ *     i64  Last-Modified time, -1: none
+ *     u64  length of the body
+ *     status line, content type, charset
+ *     header fields, each: u16 name length, u32 value length, name, value
+ *     body
+ *     trailer fields, as header fields
+ *
+ * A writer makes the part before the body at once, when the header is there;
+ * the lengths that are known only at the end are set then.
+ */
+
+struct response_head {
+    std::uint16_t status = 0;
+    std::uint16_t content_type_length = 0;
+    bool own_location = false;
+    std::int64_t content_length = -1;
+    std::int64_t last_modified = -1;
+    std::string_view status_line;
+    std::string_view content_type;
+    std::string_view charset;
+};
+
+
+struct field {
+    std::string_view name;
+    std::string_view value;
+};
+
+
+/* The most header fields, or trailer fields, a record can have. */
+inline constexpr std::size_t max_fields = UINT16_MAX;
+
+/* Whether its lengths fit the form; asked before any encode(). */
+bool encodable(const response_head &head);
+bool encodable(const field &f);
+
+std::size_t encoded_size(const response_head &head);
+std::size_t encoded_size(const field &f);
+
+/* Each returns where it stopped writing. */
+std::uint8_t *encode(std::uint8_t *out, const response_head &head,
+                     std::size_t header_fields);
+std::uint8_t *encode(std::uint8_t *out, const field &f);
+
+/* Completes an encoded head. */
+void set_body(std::uint8_t *head, std::uint64_t body_length,
+              std::size_t trailer_fields);
+
+
+/*
+ * Reads an encoded response.  Its views point into the bytes it was opened
+ * on.  The bytes come from outside the process: open() checks every length,
+ * so that what it accepted can be walked without further doubt.
+ */
+class response_reader {
+public:
+    [[nodiscard]] bool open(std::span<const std::uint8_t> bytes);
+
+    const response_head &head() const { return head_; }
+    std::span<const std::uint8_t> body() const { return body_; }
+
+    /* The next header field, then, after the last, false; so for trailers. */
+    bool next_header(field &f);
+    bool next_trailer(field &f);
+
+private:
+    response_head head_;
+    std::span<const std::uint8_t> body_;
+    const std::uint8_t *header_ = nullptr;
+    const std::uint8_t *trailer_ = nullptr;
+    std::size_t headers_ = 0;
+    std::size_t trailers_ = 0;
+};
+
+}
