@@ -1,0 +1,420 @@
+#include "store/memory.h"
+
+#include "store/zone.h"
+
+extern "C" {
+#include <openssl/rand.h>
+}
+
+#include <ctime>
+
+namespace idempotency {
+
+namespace {
+
+constexpr ngx_msec_t sweep_interval = 5000;
+constexpr ngx_msec_t sweep_again = 10;
+constexpr std::size_t sweep_limit = 256;
+
+
+/*
+ * A store in a shared zone.  Made while the configuration is read, it finds
+ * its zone when nginx has mapped it, and is the same for all workers after
+ * the fork but for what it has logged.  Every call is one hold of the zone's
+ * own mutex: the only one that the master frees when a worker dies in it.
+ */
+class memory_store final : public store {
+public:
+    explicit memory_store(ngx_shm_zone_t *shm) : shm_(shm) {}
+
+    void claim_record(const claim &what, claim_waiter &waiter) override;
+    void complete(const ownership &whose, const completion &how,
+                  settle_waiter &waiter) override;
+    void release(const ownership &whose, settle_waiter &waiter) override;
+    void hold(const ownership &whose, std::uint64_t keep,
+              settle_waiter &waiter) override;
+    void renew(const ownership &whose, settle_waiter &waiter) override;
+
+    ngx_int_t init_zone(memory_store *old);
+    void start_sweeping(ngx_log_t *log);
+
+private:
+    friend class lock;
+
+    static void sweep(ngx_event_t *event);
+    ngx_shm_zone_t *find_predecessor() const;
+    ngx_int_t format();
+    void said_full(const char *what);
+    void has_room(const zone_stats &stats);
+
+    ngx_shm_zone_t *shm_;
+    ngx_slab_pool_t *pool_ = nullptr;
+    zone *zone_ = nullptr;
+    own_event sweeper_ = {};
+    bool full_ = false;
+};
+
+
+std::uint64_t
+now()
+{
+    timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return static_cast<std::uint64_t>(ts.tv_sec) * 1000
+           + static_cast<std::uint64_t>(ts.tv_nsec) / 1000000;
+}
+
+
+/*
+ * The zone under its mutex.  A worker may have been killed while it changed
+ * the zone: the next one to come mends what it left.
+ */
+class lock {
+public:
+    explicit lock(memory_store &store) : store_(store)
+    {
+        ngx_shmtx_lock(&store_.pool_->mutex);
+
+        if (store_.zone_->dirty()) {
+            mended_ = true;
+            found_ = store_.zone_->recover();
+        }
+    }
+
+    ~lock()
+    {
+        ngx_shmtx_unlock(&store_.pool_->mutex);
+
+        if (mended_) {
+            ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                          "idempotency: a worker died while it changed "
+                          "zone \"%V\", %uz records are whole, %uz lost "
+                          "their response",
+                          &store_.shm_->shm.name, found_.records,
+                          found_.broken);
+        }
+    }
+
+    lock(const lock &) = delete;
+    lock &operator=(const lock &) = delete;
+
+    zone *operator->() { return store_.zone_; }
+
+private:
+    memory_store &store_;
+    bool mended_ = false;
+    recovered found_ = {};
+};
+
+
+void
+memory_store::claim_record(const claim &what, claim_waiter &waiter)
+{
+    std::span<std::uint8_t> room;
+    zone_answer answer;
+    zone_stats stats;
+
+    /* The zone says how much room a response needs; none is made inside. */
+    for (;;) {
+        {
+            lock locked(*this);
+            answer = locked->claim(what, now(), room);
+            stats = locked->stats();
+        }
+
+        if (answer.response_size <= room.size()) {
+            break;
+        }
+
+        std::uint8_t *bytes = waiter.room(waiter, answer.response_size);
+
+        if (bytes == nullptr) {
+            answer.result = claim_result::unavailable;
+            break;
+        }
+
+        room = {bytes, answer.response_size};
+    }
+
+    if (answer.result == claim_result::unavailable) {
+        said_full("new requests with a key are refused");
+
+    } else if (answer.result == claim_result::claimed) {
+        has_room(stats);
+    }
+
+    waiter.answered(waiter, answer);
+}
+
+
+void
+memory_store::complete(const ownership &whose, const completion &how,
+                       settle_waiter &waiter)
+{
+    settle_result result;
+
+    {
+        lock locked(*this);
+        result = locked->complete(whose, how, now());
+    }
+
+    if (result == settle_result::kept_without_response) {
+        said_full("responses are not kept");
+    }
+
+    waiter.settled(waiter, result);
+}
+
+
+void
+memory_store::release(const ownership &whose, settle_waiter &waiter)
+{
+    settle_result result;
+
+    {
+        lock locked(*this);
+        result = locked->release(whose, now());
+    }
+
+    waiter.settled(waiter, result);
+}
+
+
+void
+memory_store::hold(const ownership &whose, std::uint64_t keep,
+                   settle_waiter &waiter)
+{
+    settle_result result;
+
+    {
+        lock locked(*this);
+        result = locked->hold(whose, keep, now());
+    }
+
+    waiter.settled(waiter, result);
+}
+
+
+void
+memory_store::renew(const ownership &whose, settle_waiter &waiter)
+{
+    settle_result result;
+
+    {
+        lock locked(*this);
+        result = locked->renew(whose, now());
+    }
+
+    waiter.settled(waiter, result);
+}
+
+
+/* Said when it begins, and again only after there was room for a while. */
+void
+memory_store::said_full(const char *what)
+{
+    if (full_) {
+        return;
+    }
+
+    full_ = true;
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: zone \"%V\" is full, %s: make it larger or "
+                  "\"idempotency_ttl\" shorter",
+                  &shm_->shm.name, what);
+}
+
+
+void
+memory_store::has_room(const zone_stats &stats)
+{
+    if (full_
+        && stats.blocks_used < stats.blocks_total - stats.blocks_total / 16) {
+        full_ = false;
+    }
+}
+
+
+void
+memory_store::sweep(ngx_event_t *event)
+{
+    auto *self = own_event::owner_of<memory_store>(event);
+    std::size_t reclaimed;
+
+    {
+        lock locked(*self);
+        reclaimed = locked->expire(now(), sweep_limit);
+    }
+
+    if (!ngx_exiting) {
+        ngx_add_timer(event,
+                      reclaimed == sweep_limit ? sweep_again : sweep_interval);
+    }
+}
+
+
+void
+memory_store::start_sweeping(ngx_log_t *log)
+{
+    sweeper_.init(this, sweep, log);
+    sweeper_.event.cancelable = 1;
+    ngx_add_timer(&sweeper_.event, sweep_interval);
+}
+
+
+/*
+ * On reload nginx gives a zone of another size, or of another build of the
+ * module, new memory and says nothing.
+ */
+ngx_shm_zone_t *
+memory_store::find_predecessor() const
+{
+    auto *cycle = const_cast<ngx_cycle_t *>(ngx_cycle);
+
+    for (ngx_list_part_t *part = &cycle->shared_memory.part; part != nullptr;
+         part = part->next)
+    {
+        auto *zones = static_cast<ngx_shm_zone_t *>(part->elts);
+
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (view(zones[i].shm.name) == view(shm_->shm.name)) {
+                return &zones[i];
+            }
+        }
+    }
+
+    return nullptr;
+}
+
+
+ngx_int_t
+memory_store::format()
+{
+    std::uint64_t seed;
+
+    /* One piece, all there is: a zone has its own way with its memory. */
+    std::size_t size = pool_->pfree << ngx_pagesize_shift;
+    void *region = ngx_slab_alloc(pool_, size);
+
+    if (region == nullptr
+        || RAND_bytes(reinterpret_cast<unsigned char *>(&seed), sizeof(seed))
+               != 1)
+    {
+        return NGX_ERROR;
+    }
+
+    zone_ = zone::format(region, size, seed);
+    pool_->data = region;
+
+    return zone_ != nullptr ? NGX_OK : NGX_ERROR;
+}
+
+
+ngx_int_t
+memory_store::init_zone(memory_store *old)
+{
+    pool_ = reinterpret_cast<ngx_slab_pool_t *>(shm_->shm.addr);
+
+    if (old != nullptr) {
+        zone_ = old->zone_;
+        return NGX_OK;
+    }
+
+    ngx_shm_zone_t *other = find_predecessor();
+
+    if (other != nullptr && other->shm.size != shm_->shm.size) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" cannot change its size from "
+                      "%uz to %uz bytes on reload, its records would be lost: "
+                      "restart nginx, or give the store another name, to "
+                      "begin without them",
+                      &shm_->shm.name, other->shm.size, shm_->shm.size);
+        return NGX_ERROR;
+    }
+
+    if (other != nullptr) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" is of another build of the "
+                      "module, its records would be lost on reload: restart "
+                      "nginx, or give the store another name, to begin "
+                      "without them",
+                      &shm_->shm.name);
+        return NGX_ERROR;
+    }
+
+    if (format() != NGX_OK) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" is too small",
+                      &shm_->shm.name);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+init_shm_zone(ngx_shm_zone_t *shm, void *data)
+{
+    return static_cast<memory_store *>(shm->data)->init_zone(
+        static_cast<memory_store *>(data));
+}
+
+}
+
+
+store *
+make_memory_store(ngx_conf_t *cf, const ngx_str_t &name, std::size_t size)
+{
+    constexpr std::string_view prefix = "idempotency:";
+    ngx_str_t zone_name;
+
+    /* Zones of all modules share one space of names. */
+    zone_name.len = prefix.size() + name.len;
+    zone_name.data = static_cast<u_char *>(
+        ngx_pnalloc(cf->pool, zone_name.len));
+
+    if (zone_name.data == nullptr) {
+        return nullptr;
+    }
+
+    ngx_memcpy(ngx_cpymem(zone_name.data, prefix.data(), prefix.size()),
+               name.data, name.len);
+
+    ngx_shm_zone_t *shm = ngx_shared_memory_add(cf, &zone_name, size,
+                                                &ngx_http_idempotency_module);
+
+    if (shm == nullptr) {
+        return nullptr;
+    }
+
+    auto *made = make<memory_store>(cf->pool, shm);
+
+    shm->init = init_shm_zone;
+    shm->data = made;
+
+    return made;
+}
+
+
+void
+start_sweeping(ngx_cycle_t *cycle)
+{
+    for (ngx_list_part_t *part = &cycle->shared_memory.part; part != nullptr;
+         part = part->next)
+    {
+        auto *zones = static_cast<ngx_shm_zone_t *>(part->elts);
+
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (zones[i].tag == &ngx_http_idempotency_module) {
+                static_cast<memory_store *>(zones[i].data)
+                    ->start_sweeping(cycle->log);
+            }
+        }
+    }
+}
+
+}

@@ -1,0 +1,116 @@
+#pragma once
+
+#include "contract/digest.h"
+#include "contract/outcome.h"
+#include "contract/verdict.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace idempotency {
+
+using token = std::array<std::uint8_t, 16>;
+
+
+struct claim {
+    digest name;
+    digest fingerprint;
+    token owner;
+    std::uint64_t lease; /* milliseconds without a renewal */
+    std::uint64_t keep;  /* how long the record outlives its lease */
+    bool take_over;      /* an unknown outcome may be run again */
+};
+
+
+enum class claim_result : std::uint8_t {
+    claimed,
+    found,
+    unavailable,
+};
+
+
+struct claim_answer {
+    claim_result result = claim_result::unavailable;
+    record_state state = record_state::pending;
+    bool same_fingerprint = false;
+    std::uint32_t attempt = 0;
+    std::uint64_t age = 0;       /* milliseconds since completion */
+    std::uint64_t remaining = 0; /* milliseconds, or forever */
+
+    /* Completed or not kept: an encoded response. */
+    std::span<const std::uint8_t> response;
+};
+
+
+enum class settle_result : std::uint8_t {
+    done,
+    kept_without_response, /* no room for it: the outcome is kept */
+    lost,                  /* the token owns the record no more */
+    unavailable,
+};
+
+
+using pieces = std::span<const std::span<const std::uint8_t>>;
+
+
+/* Which record, and by what right. */
+struct ownership {
+    digest name;
+    token owner;
+};
+
+
+/*
+ * How a run ended well.  The summary is an encoded response without fields
+ * but Location and without a body; it stands in where the response has no
+ * room.
+ */
+struct completion {
+    record_state state; /* completed or not_kept */
+    std::uint64_t ttl;
+    pieces response;
+    pieces summary;
+};
+
+
+/*
+ * Who waits for a claim's answer.  The answer may come inside the call.  The
+ * response in it lies in memory that room() gave, null where there is none.
+ */
+struct claim_waiter {
+    void *owner;
+    void (*answered)(claim_waiter &, const claim_answer &);
+    std::uint8_t *(*room)(claim_waiter &, std::size_t size);
+};
+
+
+struct settle_waiter {
+    void *owner;
+    void (*settled)(settle_waiter &, settle_result);
+};
+
+
+/*
+ * Who remembers.  Made while the configuration is read, lives as long as it
+ * does.  claim() alone decides who runs; everything after it is fenced: it
+ * takes effect only while the token owns the record.  All five answer by
+ * callback, at once or later.  The bytes of a completion are the caller's and
+ * stay until the answer.
+ */
+class store {
+public:
+    virtual void claim_record(const claim &what, claim_waiter &waiter) = 0;
+    virtual void complete(const ownership &whose, const completion &how,
+                          settle_waiter &waiter) = 0;
+    virtual void release(const ownership &whose, settle_waiter &waiter) = 0;
+    virtual void hold(const ownership &whose, std::uint64_t keep,
+                      settle_waiter &waiter) = 0;
+    virtual void renew(const ownership &whose, settle_waiter &waiter) = 0;
+
+protected:
+    ~store() = default;
+};
+
+}
