@@ -1,0 +1,162 @@
+package Ledger;
+
+# Starts the test application once per test file and asks it what it really
+# executed.
+#
+#   use Ledger;                       # ports are in the environment from here on
+#
+#   ledger_count(uri => '/x', key => 'k', method => 'POST')
+#   ledger_lines()   ledger_reset()   upstream_port()
+#   upstream_stop()  upstream_start() # same ports, same ledger
+#
+# Sets TEST_NGINX_UPSTREAM_PORT, _FASTCGI_PORT, _SCGI_PORT and _UWSGI_PORT.
+#
+# In Test::Nginx files the ledger is emptied before each block, and a block may
+# say how often the application must have run:
+#
+#   --- executions: 1
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Cwd qw(abs_path);
+use Exporter ();
+use File::Basename qw(dirname);
+use File::Temp ();
+use IO::Socket::INET;
+use POSIX ();
+use Test::More ();
+use Time::HiRes qw(sleep time);
+
+use lib dirname(abs_path(__FILE__));
+use FreePorts qw(free_ports);
+
+our @ISA    = ('Exporter');
+our @EXPORT = qw(ledger_count ledger_lines ledger_reset upstream_port
+    upstream_start upstream_stop);
+
+my $PROGRAM = dirname(abs_path(__FILE__)) . '/upstream.pl';
+my @PROTOCOLS = qw(UPSTREAM FASTCGI SCGI UWSGI);
+
+my $owner = $$;
+my ($dir, $pid, @ports);
+
+sub import ($class, @names) {
+    start_on_free_ports() if !$pid;
+    join_test_nginx();
+    $class->export_to_level(1, $class, @names);
+}
+
+END {
+    # Destroying the directory and the application is up to the process that
+    # made them; Test::Nginx forks.
+    if ($$ == $owner && $pid) {
+        local $?;
+        upstream_stop();
+    }
+}
+
+# ---- application ----------------------------------------------------------
+
+sub upstream_port { return $ports[0] }
+
+sub upstream_start {
+    return 1 if $pid;
+    unlink "$dir/ready";
+    $pid = fork // die "fork: $!\n";
+    exec_upstream() if !$pid;
+    return 1 if wait_ready();
+    upstream_stop();
+    return 0;
+}
+
+sub upstream_stop {
+    return if !$pid;
+    kill TERM => $pid;
+    waitpid $pid, 0;
+    undef $pid;
+}
+
+sub start_on_free_ports {
+    $dir = File::Temp->newdir('ledger-XXXXXX', TMPDIR => 1);
+    for (1 .. 10) {
+        @ports = free_ports(scalar @PROTOCOLS);
+        next if !upstream_start();
+        @ENV{ map {"TEST_NGINX_${_}_PORT"} @PROTOCOLS } = @ports;
+        return;
+    }
+    die "the test application does not start\n";
+}
+
+sub exec_upstream {
+    # TAP consumers wait until the last holder of standard output is gone.
+    open STDOUT, '>', '/dev/null';
+    exec($^X, $PROGRAM, '--quiet', '--port', $ports[0], '--parent', getppid(),
+        '--ledger', "$dir/ledger", '--ready', "$dir/ready")
+        or POSIX::_exit(127);
+}
+
+sub wait_ready {
+    my $until = time + 10;
+    while (time < $until) {
+        return 1 if -e "$dir/ready";
+        return 0 if waitpid($pid, POSIX::WNOHANG()) == $pid;
+        sleep 0.01;
+    }
+    return 0;
+}
+
+# ---- ledger ---------------------------------------------------------------
+
+sub ledger_count (%filter) {
+    my $query = join '&', map { "$_=" . escape($filter{$_}) } sort keys %filter;
+    my $count = ask('GET', "/count?$query");
+    chomp $count;
+    return $count;
+}
+
+sub ledger_lines {
+    return split /\n/, ask('GET', '/ledger');
+}
+
+sub ledger_reset {
+    ask('POST', '/reset');
+    return;
+}
+
+sub escape ($text) {
+    return $text =~ s/([^A-Za-z0-9_.~-])/sprintf '%%%02X', ord $1/ger;
+}
+
+sub ask ($method, $uri) {
+    my $sock = IO::Socket::INET->new(
+        PeerAddr => '127.0.0.1', PeerPort => $ports[0], Timeout => 5,
+    ) or die "the test application is not there: $@\n";
+    print {$sock} "$method $uri HTTP/1.0\r\n\r\n";
+    local $/;
+    my (undef, $body) = split /\r\n\r\n/, readline($sock) // '', 2;
+    return $body // '';
+}
+
+# ---- Test::Nginx ----------------------------------------------------------
+
+my $joined;
+
+sub join_test_nginx {
+    return if $joined || !$INC{'Test/Nginx/Util.pm'};
+    $joined = 1;
+    Test::Nginx::Util::add_block_preprocessor(sub { ledger_reset() });
+    Test::Nginx::Util::add_test_cleanup_handler(\&check_executions);
+}
+
+sub check_executions ($block) {
+    my $wanted = $block->executions;
+    return if !defined $wanted;
+    $wanted =~ s/\s+//g;
+    Test::More::is(ledger_count(), $wanted, $block->name . ' - executions')
+        or Test::More::diag(join "\n", ledger_lines());
+}
+
+1;

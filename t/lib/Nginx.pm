@@ -1,0 +1,310 @@
+package Nginx;
+
+# A real nginx with master and workers for tests that reload, kill and crash.
+#
+#   my $ng = Nginx->start(http => <<'CONF', workers => 2);
+#   server {
+#       listen 127.0.0.1:%%PORT%%;
+#       location / { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
+#   }
+#   CONF
+#
+# In the configuration %%PORT%%, %%PORT2%%, ... become free ports, %%DIR%% the
+# directory of this nginx, and $TEST_NGINX_* the environment variable.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Cwd qw(abs_path);
+use Exporter 'import';
+use File::Basename qw(dirname);
+use File::Temp ();
+use IO::Socket::INET;
+use POSIX qw(WNOHANG);
+use Test::More ();
+use Time::HiRes qw(sleep time);
+
+use lib dirname(abs_path(__FILE__));
+use FreePorts qw(free_ports);
+use Http1 qw(request send_request parallel collect);
+
+our @EXPORT = qw(request send_request parallel collect wait_until);
+
+my $owner = $$;
+my %running;
+
+END {
+    if ($$ == $owner) {
+        local $?;
+        $_->kill_all for values %running;
+    }
+}
+
+sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
+    my $until = time + $seconds;
+    while (1) {
+        my $value = $condition->();
+        return $value if $value;
+        last if time >= $until;
+        sleep 0.01;
+    }
+    Test::More::diag("waited $seconds s for $what");
+    return '';
+}
+
+# ---- life -----------------------------------------------------------------
+
+# http, main, events: configuration text; workers => 1; debug => 1;
+# env => {NAME => value}, also handed on to the workers.
+sub start ($class, %opt) {
+    my $self = $class->prepare(%opt);
+    catch_signals();
+    for my $attempt (1 .. 3) {
+        return $self if $self->launch;
+        last if $self->error_log !~ /bind\(\) .* failed \(98/;
+        # Somebody else took a port that was free a moment ago.
+        $self->{ports} = {};
+        unlink $self->path('error.log');
+    }
+    die 'nginx does not start: ' . $self->error_log . $self->read('stderr');
+}
+
+sub prepare ($class, %opt) {
+    my $dir = File::Temp->newdir('nginx-XXXXXX', TMPDIR => 1,
+        CLEANUP => !$ENV{TEST_NGINX_NO_CLEAN});
+    # Workers may run as another user.
+    chmod 0755, "$dir";
+    return bless { workers => 1, http => '', %opt, dir => $dir, ports => {} }, $class;
+}
+
+# Also starts again, on the same ports and files, what was stopped.
+sub launch ($self) {
+    unlink $self->path('nginx.pid');
+    $self->write_conf;
+    my $child = fork // die "fork: $!\n";
+    exec_nginx($self) if !$child;
+    $self->{child} = $child;
+    $running{$child} = $self;
+
+    my $up = wait_quietly(sub { $self->reaped || $self->is_up }, 20);
+    return 1 if $up && $self->{child};
+    $self->kill_all;
+    return 0;
+}
+
+# QUIT lets requests finish. True if nginx left by itself in time.
+sub stop ($self, %opt) {
+    return 1 if !$self->{child};
+    kill $opt{signal} // 'QUIT', $self->master_pid;
+    my $gone = wait_quietly(sub { $self->reaped }, $opt{timeout} // 10);
+    $self->kill_all if !$gone;
+    return $gone;
+}
+
+sub restart ($self, %opt) {
+    $self->stop(%opt);
+    return $self->launch;
+}
+
+# True when only new workers accept requests; false if nginx refused.
+sub reload ($self) {
+    my %old = map { $_ => 1 } $self->worker_pids;
+    my $mark = length $self->error_log;
+    kill HUP => $self->master_pid;
+    my $refused;
+    my $done = wait_quietly(sub {
+        $refused = substr($self->error_log, $mark) =~ /\[emerg\]/;
+        my @pids = $self->worker_pids;
+        return $refused || @pids >= $self->{workers} && !grep { $old{$_} } @pids;
+    }, 20);
+    return $done && !$refused;
+}
+
+sub reload_config ($self, $http, %opt) {
+    %$self = (%$self, %opt, http => $http);
+    $self->write_conf;
+    return $self->reload;
+}
+
+sub kill_all ($self) {
+    return if !$self->{child};
+    my $master = $self->master_pid;
+    my @workers = children_of($master);
+    kill TERM => $master;
+    return if wait_quietly(sub { $self->reaped }, 3);
+    kill KILL => $master, @workers, $self->{child};
+    wait_quietly(sub { $self->reaped }, 3);
+}
+
+sub reaped ($self) {
+    my $child = $self->{child} or return 1;
+    return 0 if !waitpid($child, WNOHANG);
+    delete $running{$child};
+    undef $self->{child};
+    return 1;
+}
+
+sub is_up ($self) {
+    return $self->worker_pids >= $self->{workers}
+        && !grep { !can_connect($_) } values %{ $self->{ports} };
+}
+
+sub can_connect ($port) {
+    return defined IO::Socket::INET->new(
+        PeerAddr => '127.0.0.1', PeerPort => $port, Timeout => 1);
+}
+
+# Perl runs no END block when a signal ends it, and nginx would stay behind.
+sub catch_signals {
+    for my $name (qw(INT TERM HUP)) {
+        $SIG{$name} = sub { exit 1 } if !$SIG{$name} || $SIG{$name} eq 'DEFAULT';
+    }
+}
+
+sub wait_quietly ($condition, $seconds) {
+    my $until = time + $seconds;
+    while (time < $until) {
+        return 1 if $condition->();
+        sleep 0.01;
+    }
+    return 0;
+}
+
+# ---- processes ------------------------------------------------------------
+
+# From the pid file, since the binary may be a wrapper script.
+sub master_pid ($self) {
+    my ($pid) = $self->read('nginx.pid') =~ /^(\d+)/;
+    return $pid // $self->{child};
+}
+
+# Only workers that accept requests: none that shuts down, no cache manager.
+sub worker_pids ($self) {
+    my ($pid) = $self->read('nginx.pid') =~ /^(\d+)/;
+    my @pids = grep { slurp("/proc/$_/cmdline") =~ /worker process(?! is)/ }
+        defined $pid ? children_of($pid) : ();
+    return @pids;
+}
+
+sub children_of ($pid) {
+    my @children;
+    for my $stat (glob '/proc/[0-9]*/stat') {
+        my ($child, $state, $parent) =
+            slurp($stat) =~ /^(\d+) \(.*\) (\S) (\d+)/s or next;
+        push @children, $child if $parent == $pid && $state ne 'Z';
+    }
+    return @children;
+}
+
+sub exec_nginx ($self) {
+    my %env = (%{ $self->{env} // {} }, sanitizer_env($self->path('sanitizer')));
+    @ENV{ keys %env } = values %env;
+    # TAP consumers wait until the last holder of standard output is gone.
+    open STDOUT, '>', '/dev/null';
+    open STDERR, '>>', $self->path('stderr');
+    exec(command($self->{dir}))
+        or POSIX::_exit(127);
+}
+
+sub command ($dir, @more) {
+    return ($ENV{TEST_NGINX_BINARY} || 'nginx',
+        '-p', "$dir/", '-e', "$dir/error.log", '-c', "$dir/nginx.conf", @more);
+}
+
+sub sanitizer_env ($log) {
+    return map { $_ => join ':', grep {defined} $ENV{$_}, "log_path=$log" }
+        qw(ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS);
+}
+
+# ---- configuration --------------------------------------------------------
+
+# (true if nginx accepts it, what nginx said)
+sub conf_test ($class, $http, %opt) {
+    my $self = $class->prepare(%opt, http => $http);
+    $self->write_conf;
+    my $child = open(my $out, '-|') // die "fork: $!\n";
+    if (!$child) {
+        open STDERR, '>&', \*STDOUT;
+        exec(command($self->{dir}, '-t')) or POSIX::_exit(127);
+    }
+    my $text = do { local $/; readline $out } // '';
+    return (CORE::close($out) ? 1 : 0, $text);
+}
+
+sub write_conf ($self) {
+    open my $file, '>', $self->path('nginx.conf') or die "nginx.conf: $!\n";
+    print {$file} $self->conf;
+    CORE::close $file;
+}
+
+sub conf ($self) {
+    my $level = $self->{debug} ? 'debug' : 'info';
+    return $self->expand(join '', map {"$_\n"}
+        (map {"load_module $_;"} split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // ''),
+        $> == 0 ? 'user root;' : (),
+        (map {"env $_;"} sort keys %{ $self->{env} // {} }),
+        'daemon off;', 'master_process on;', "worker_processes $self->{workers};",
+        'pid %%DIR%%/nginx.pid;', 'lock_file %%DIR%%/nginx.lock;',
+        "error_log %%DIR%%/error.log $level;",
+        may_open(16384) ? 'worker_rlimit_nofile 16384;' : (), $self->{main} // '',
+        'events {', 'worker_connections 4096;', $self->{events} // '', '}',
+        'http {', 'access_log %%DIR%%/access.log;', 'default_type text/plain;',
+        (map {"${_}_temp_path %%DIR%%/$_;"} qw(client_body proxy fastcgi scgi uwsgi)),
+        $self->{http}, '}');
+}
+
+# Beyond the hard limit nginx would log an alert.
+sub may_open ($files) {
+    my ($limit) = slurp('/proc/self/limits') =~ /^Max open files\s+\S+\s+(\w+)/m;
+    return 0 if !defined $limit;
+    return $limit eq 'unlimited' || $limit >= $files;
+}
+
+sub expand ($self, $text) {
+    $text =~ s/%%DIR%%/$self->{dir}/g;
+    $text =~ s/%%PORT(\d*)%%/$self->port($1 || 1)/ge;
+    $text =~ s/\$(TEST_NGINX_[A-Z0-9_]+)/$ENV{$1} \/\/ die "$1 is not set\n"/ge;
+    return $text;
+}
+
+sub port ($self, $number = 1) {
+    return $self->{ports}{$number} //= (free_ports(1))[0];
+}
+
+# ---- files ----------------------------------------------------------------
+
+sub dir ($self) { return "$self->{dir}" }
+
+sub path ($self, $name) { return "$self->{dir}/$name" }
+
+sub read ($self, $name) { return slurp($self->path($name)) }
+
+sub error_log ($self) { return $self->read('error.log') }
+
+sub access_log ($self) { return $self->read('access.log') }
+
+sub slurp ($path) {
+    open my $file, '<', $path or return '';
+    local $/;
+    return readline($file) // '';
+}
+
+my $TROUBLE = join '|', '\[(?:alert|emerg)\]', 'exited on signal',
+    'exited with code [1-9]', '(?:Address|Leak|Thread|Memory)Sanitizer',
+    'UndefinedBehaviorSanitizer', 'runtime error:';
+
+# Best after stop(), as much is reported only then. allow => regex of lines
+# that are expected.
+sub check_logs ($self, %opt) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my $allow = $opt{allow};
+    my @lines = map { split /\n/, $_ } $self->error_log, $self->read('stderr'),
+        map { slurp($_) } glob $self->path('sanitizer*');
+    my @bad = grep { /$TROUBLE/ && !($allow && /$allow/) } @lines;
+    return Test::More::ok(!@bad, $opt{name} // 'nothing alarming in the logs')
+        || Test::More::diag(join "\n", @bad);
+}
+
+1;
