@@ -1,0 +1,292 @@
+#include "module/directives.h"
+
+namespace idempotency {
+
+namespace {
+
+ngx_str_t default_methods[] = {
+    ngx_string("POST"),
+    ngx_string("PUT"),
+    ngx_string("PATCH"),
+    ngx_string("DELETE"),
+};
+
+ngx_str_t default_hidden[] = {
+    ngx_string("Set-Cookie"),
+};
+
+std::uint16_t default_unknown[] = {502, 504};
+
+
+template <class T>
+T *
+unset()
+{
+    return static_cast<T *>(NGX_CONF_UNSET_PTR);
+}
+
+
+template <class T>
+ngx_array_t *
+make_list(ngx_conf_t *cf, std::span<const T> values)
+{
+    ngx_array_t *list = ngx_array_create(cf->pool, values.size() + 1,
+                                         sizeof(T));
+
+    if (list == nullptr) {
+        return nullptr;
+    }
+
+    for (const T &value : values) {
+        *static_cast<T *>(ngx_array_push(list)) = value;
+    }
+
+    return list;
+}
+
+
+ngx_array_t *
+default_keys(ngx_conf_t *cf)
+{
+    key_source source = {};
+    ngx_str_set(&source.header, "idempotency-key");
+
+    return make_list<key_source>(cf, {&source, 1});
+}
+
+
+/* Set-Cookie unless passed, and what is hidden besides. */
+ngx_array_t *
+hidden_headers(ngx_conf_t *cf, const location_conf *conf)
+{
+    ngx_array_t *hidden = make_list<ngx_str_t>(
+        cf, elements<ngx_str_t>(conf->hide_headers));
+
+    if (hidden == nullptr) {
+        return nullptr;
+    }
+
+    auto passed = elements<ngx_str_t>(conf->pass_headers);
+
+    for (const ngx_str_t &name : default_hidden) {
+        bool pass = std::any_of(
+            passed.begin(), passed.end(), [&](const ngx_str_t &p) {
+                return p.len == name.len
+                       && ngx_strncasecmp(p.data, name.data, p.len) == 0;
+            });
+
+        if (pass) {
+            continue;
+        }
+
+        auto *slot = static_cast<ngx_str_t *>(ngx_array_push(hidden));
+
+        if (slot == nullptr) {
+            return nullptr;
+        }
+
+        *slot = name;
+    }
+
+    return hidden;
+}
+
+
+/*
+ * Only a location that will answer needs a scope: one that merely inherits
+ * "idempotency on" and returns or redirects does not.
+ */
+char *
+check_scope(ngx_conf_t *cf, const location_conf *conf)
+{
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+
+    if (conf->store == nullptr || conf->scope != nullptr
+        || core->handler == nullptr)
+    {
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_log_error(
+        NGX_LOG_EMERG, cf, 0,
+        "\"idempotency_scope\" is missing for location \"%V\", where "
+        "idempotency is on by %V:%ui: name what identifies the caller, e.g. "
+        "\"idempotency_scope $http_authorization;\", or write "
+        "\"idempotency_scope none;\" if all clients may share their keys",
+        &core->name, &conf->file, conf->line);
+
+    return failed;
+}
+
+
+char *
+merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
+{
+    ngx_conf_merge_ptr_value(conf->scope, prev->scope, nullptr);
+    ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, nullptr);
+    ngx_conf_merge_ptr_value(conf->ttl, prev->ttl, nullptr);
+    ngx_conf_merge_ptr_value(conf->errors, prev->errors, nullptr);
+    ngx_conf_merge_ptr_value(conf->keys, prev->keys, nullptr);
+    ngx_conf_merge_ptr_value(conf->methods, prev->methods, nullptr);
+    ngx_conf_merge_ptr_value(conf->unknown_status, prev->unknown_status,
+                             nullptr);
+
+    if (conf->keys == nullptr) {
+        conf->keys = default_keys(cf);
+    }
+
+    if (conf->methods == nullptr) {
+        conf->methods = make_list<ngx_str_t>(cf, default_methods);
+    }
+
+    if (conf->unknown_status == nullptr) {
+        conf->unknown_status = make_list<std::uint16_t>(cf, default_unknown);
+    }
+
+    /* As proxy_hide_header: either list is inherited only as a whole. */
+    ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, nullptr);
+    ngx_conf_merge_ptr_value(conf->pass_headers, prev->pass_headers, nullptr);
+
+    conf->hidden = hidden_headers(cf, conf);
+
+    if (conf->keys == nullptr || conf->methods == nullptr
+        || conf->unknown_status == nullptr || conf->hidden == nullptr)
+    {
+        return failed;
+    }
+
+    return NGX_CONF_OK;
+}
+
+}
+
+
+outcome_rules
+rules_of(const location_conf *conf)
+{
+    return {elements<const ttl_rule>(conf->ttl),
+            elements<const std::uint16_t>(conf->unknown_status)};
+}
+
+
+void *
+create_main_conf(ngx_conf_t *cf)
+{
+    auto *conf = make<main_conf>(cf->pool);
+
+    if (conf == nullptr
+        || ngx_array_init(&conf->stores, cf->pool, 2, sizeof(named_store *))
+               != NGX_OK
+        || ngx_array_init(&conf->upstreams, cf->pool, 4,
+                          sizeof(guarded_upstream))
+               != NGX_OK)
+    {
+        return nullptr;
+    }
+
+    return conf;
+}
+
+
+char *
+init_main_conf(ngx_conf_t *cf, void *conf)
+{
+    return define_stores(cf, static_cast<main_conf *>(conf));
+}
+
+
+void *
+create_location_conf(ngx_conf_t *cf)
+{
+    auto *conf = make<location_conf>(cf->pool);
+
+    if (conf == nullptr) {
+        return nullptr;
+    }
+
+    conf->store = unset<named_store>();
+    conf->scope = unset<ngx_array_t>();
+    conf->scope_route = NGX_CONF_UNSET;
+    conf->keys = unset<ngx_array_t>();
+    conf->key_min = NGX_CONF_UNSET_SIZE;
+    conf->key_max = NGX_CONF_UNSET_SIZE;
+    conf->key_uuid = NGX_CONF_UNSET_UINT;
+    conf->methods = unset<ngx_array_t>();
+    conf->strict_methods = NGX_CONF_UNSET;
+    conf->required = NGX_CONF_UNSET;
+    conf->bypass = unset<ngx_array_t>();
+    conf->dry_run = NGX_CONF_UNSET;
+    conf->fingerprint = NGX_CONF_UNSET_UINT;
+    conf->ttl = unset<ngx_array_t>();
+    conf->unknown_status = unset<ngx_array_t>();
+    conf->release_unknown = NGX_CONF_UNSET_UINT;
+    conf->lease = NGX_CONF_UNSET_MSEC;
+    conf->wait = NGX_CONF_UNSET_MSEC;
+    conf->retry_after = NGX_CONF_UNSET_MSEC;
+    conf->pass_store_failure = NGX_CONF_UNSET_UINT;
+    conf->replay_empty = NGX_CONF_UNSET_UINT;
+    conf->hide_headers = unset<ngx_array_t>();
+    conf->pass_headers = unset<ngx_array_t>();
+    conf->max_response = NGX_CONF_UNSET_SIZE;
+    conf->hold = NGX_CONF_UNSET;
+    conf->app_control = NGX_CONF_UNSET;
+    conf->errors = unset<ngx_array_t>();
+
+    return conf;
+}
+
+
+char *
+merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    auto *prev = static_cast<location_conf *>(parent);
+    auto *conf = static_cast<location_conf *>(child);
+
+    if (conf->store == NGX_CONF_UNSET_PTR) {
+        conf->store = prev->store == NGX_CONF_UNSET_PTR ? nullptr
+                                                        : prev->store;
+        conf->file = prev->file;
+        conf->line = prev->line;
+    }
+
+    ngx_conf_merge_value(conf->scope_route, prev->scope_route, 1);
+    ngx_conf_merge_size_value(conf->key_min, prev->key_min, 1);
+    ngx_conf_merge_size_value(conf->key_max, prev->key_max, 255);
+    ngx_conf_merge_uint_value(conf->key_uuid, prev->key_uuid, 0);
+    ngx_conf_merge_value(conf->strict_methods, prev->strict_methods, 0);
+    ngx_conf_merge_value(conf->required, prev->required, 0);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_uint_value(
+        conf->fingerprint, prev->fingerprint,
+        static_cast<ngx_uint_t>(fingerprint_mode::automatic));
+    ngx_conf_merge_uint_value(conf->release_unknown, prev->release_unknown, 0);
+    ngx_conf_merge_msec_value(conf->lease, prev->lease, 30000);
+    ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
+    ngx_conf_merge_msec_value(conf->retry_after, prev->retry_after, 1000);
+    ngx_conf_merge_uint_value(conf->pass_store_failure,
+                              prev->pass_store_failure, 0);
+    ngx_conf_merge_uint_value(conf->replay_empty, prev->replay_empty, 0);
+    ngx_conf_merge_size_value(conf->max_response, prev->max_response,
+                              1024 * 1024);
+    ngx_conf_merge_value(conf->hold, prev->hold, 1);
+    ngx_conf_merge_value(conf->app_control, prev->app_control, 1);
+    ngx_conf_merge_str_value(conf->docs, prev->docs, "");
+
+    /* Set to an empty string, the header is off: that too is inherited. */
+    if (conf->replay_header.data == nullptr) {
+        conf->replay_header = prev->replay_header;
+    }
+
+    if (conf->replay_header.data == nullptr) {
+        ngx_str_set(&conf->replay_header, "Idempotent-Replayed");
+    }
+
+    if (merge_lists(cf, prev, conf) != NGX_CONF_OK) {
+        return failed;
+    }
+
+    return check_scope(cf, conf);
+}
+
+}

@@ -1,0 +1,118 @@
+#pragma once
+
+#include "contract/key.h"
+#include "contract/outcome.h"
+#include "module/problem.h"
+#include "ngx.h"
+#include "store/store.h"
+
+namespace idempotency {
+
+/*
+ * A store as the configuration names it.  It may be named before it is
+ * defined; then it remembers where, for the error message.
+ */
+struct named_store {
+    ngx_str_t name;
+    store *backend;
+    ngx_str_t file;
+    ngx_uint_t line;
+};
+
+
+/* What init_peer() was before ours was put in front of it. */
+struct guarded_upstream {
+    ngx_http_upstream_srv_conf_t *upstream;
+    ngx_http_upstream_init_peer_pt init;
+};
+
+
+struct main_conf {
+    ngx_array_t stores;    /* named_store * */
+    ngx_array_t upstreams; /* guarded_upstream, sorted by address */
+};
+
+
+/* Where a key may be: a header field, or else a string with variables. */
+struct key_source {
+    ngx_str_t header; /* lower-cased; empty: value */
+    ngx_http_complex_value_t value;
+};
+
+
+inline constexpr std::size_t scope_limit = 16;
+
+
+enum class fingerprint_mode : ngx_uint_t { automatic, raw, off };
+
+
+struct location_conf {
+    named_store *store; /* null: off */
+    ngx_str_t file;     /* where that was said */
+    ngx_uint_t line;
+
+    ngx_array_t *scope; /* ngx_http_complex_value_t */
+    ngx_flag_t scope_route;
+    ngx_array_t *keys; /* key_source */
+    std::size_t key_min;
+    std::size_t key_max;
+    ngx_uint_t key_uuid;
+    ngx_array_t *methods; /* ngx_str_t */
+    ngx_flag_t strict_methods;
+    ngx_flag_t required;
+    ngx_array_t *bypass; /* ngx_http_complex_value_t */
+    ngx_flag_t dry_run;
+    ngx_uint_t fingerprint;
+
+    ngx_array_t *ttl;            /* ttl_rule */
+    ngx_array_t *unknown_status; /* uint16_t */
+    ngx_uint_t release_unknown;
+    ngx_msec_t lease;
+    ngx_msec_t wait;
+    ngx_msec_t retry_after;
+    ngx_uint_t pass_store_failure;
+
+    ngx_uint_t replay_empty;
+    ngx_str_t replay_header;   /* empty: none */
+    ngx_array_t *hide_headers; /* ngx_str_t */
+    ngx_array_t *pass_headers; /* ngx_str_t */
+    ngx_array_t *hidden;       /* ngx_str_t, what the two come to */
+    std::size_t max_response;
+    ngx_flag_t hold;
+    ngx_flag_t app_control;
+
+    ngx_array_t *errors; /* error_status */
+    ngx_str_t docs;
+};
+
+
+template <class T>
+std::span<T>
+elements(const ngx_array_t *array)
+{
+    if (array == nullptr) {
+        return {};
+    }
+
+    return {static_cast<T *>(array->elts), array->nelts};
+}
+
+
+inline const location_conf *
+location(ngx_http_request_t *r)
+{
+    return static_cast<const location_conf *>(
+        ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module));
+}
+
+
+outcome_rules rules_of(const location_conf *conf);
+
+void *create_main_conf(ngx_conf_t *cf);
+char *init_main_conf(ngx_conf_t *cf, void *conf);
+void *create_location_conf(ngx_conf_t *cf);
+char *merge_location_conf(ngx_conf_t *cf, void *parent, void *child);
+
+extern ngx_command_t commands[];
+
+}

@@ -1,0 +1,97 @@
+#include "module/context.h"
+
+namespace idempotency {
+
+namespace {
+
+/* Its address also tells our cleanup from others. */
+void
+end_context(void *data)
+{
+    auto *ctx = static_cast<context *>(data);
+
+    leave(*ctx);
+    ctx->hashing.stop();
+
+    if (ctx->at == stage::running) {
+        abandon_run(*ctx);
+    }
+
+    ctx->~context();
+}
+
+}
+
+
+/*
+ * nginx forgets the contexts of a request's modules at each internal
+ * redirect, but not its cleanups.
+ */
+context *
+find_context(ngx_http_request_t *r)
+{
+    auto *ctx = static_cast<context *>(
+        ngx_http_get_module_ctx(r, ngx_http_idempotency_module));
+
+    if (ctx != nullptr || !(r->internal || r->filter_finalize)) {
+        return ctx;
+    }
+
+    for (ngx_pool_cleanup_t *c = r->pool->cleanup; c != nullptr; c = c->next) {
+        if (c->handler == end_context) {
+            ctx = static_cast<context *>(c->data);
+            ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+            return ctx;
+        }
+    }
+
+    return nullptr;
+}
+
+
+context *
+make_context(ngx_http_request_t *r, const location_conf *conf)
+{
+    ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(r->pool,
+                                                       sizeof(context));
+
+    if (cleanup == nullptr) {
+        return nullptr;
+    }
+
+    auto *ctx = ::new (cleanup->data) context{};
+
+    ctx->request = r;
+    ctx->conf = conf;
+    cleanup->handler = end_context;
+    ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+
+    return ctx;
+}
+
+
+void
+resume(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_connection_t *c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    r->read_event_handler = ngx_http_block_reading;
+    r->write_event_handler = ngx_http_core_run_phases;
+
+    ngx_http_core_run_phases(r);
+    ngx_http_run_posted_requests(c);
+}
+
+
+void
+set_expires(context &ctx, std::uint64_t remaining)
+{
+    ctx.expires = remaining == forever
+                      ? -1
+                      : ngx_time() + static_cast<time_t>(remaining / 1000);
+}
+
+}

@@ -1,0 +1,194 @@
+#pragma once
+
+#include "contract/digest.h"
+#include "contract/outcome.h"
+#include "module/config.h"
+#include "module/problem.h"
+#include "ngx.h"
+#include "store/store.h"
+
+namespace idempotency {
+
+/* Where a request is on its way through the gate. */
+enum class stage : std::uint8_t {
+    start,    /* nothing done yet */
+    reading,  /* its body is read and hashed */
+    ready,    /* body and fingerprint are there: claim */
+    claiming, /* the store has not answered yet */
+    answered, /* the store has answered */
+    parked,   /* another request runs the same key */
+    running,  /* it owns the record */
+    settled,  /* it owned the record, and its outcome is stored */
+    passed,   /* no business of ours: untouched, replayed or refused */
+};
+
+
+enum class status : std::uint8_t {
+    none,
+    bypass,
+    fresh,
+    replay,
+    in_progress,
+    reused,
+    unknown,
+    not_kept,
+    invalid,
+    store_error,
+};
+
+
+/* The run: from the claim to the outcome.  See run.cpp. */
+struct run_state {
+    own_event renewal;
+    settle_waiter renewed;
+    ngx_http_handler_pt content_handler;
+    ngx_http_upstream_t *upstream_before; /* when that handler was called */
+    ngx_http_upstream_conf_t *upstream_conf;
+    ngx_int_t (*reinit_request)(ngx_http_request_t *r);
+    ngx_http_event_handler_pt write_event_handler;
+    bool frozen;    /* the application has spoken: */
+    bool delegated; /* ... and sent nginx elsewhere */
+    evidence seen;
+    app_word word;
+};
+
+
+/* The response on its way out.  See capture.cpp. */
+struct capture_state {
+    enum mode : std::uint8_t { none, held, streamed } how;
+    bool overflow; /* larger than is kept */
+    bool client_gone;
+    bool whole; /* the last buffer was seen */
+    app_word word;
+    unsigned status; /* as the client gets it */
+    off_t content_length;
+    std::span<std::uint8_t> head; /* encoded, up to the body */
+    std::span<std::uint8_t> summary;
+    ngx_chain_t *body;
+    ngx_chain_t **last;
+    ngx_buf_t *tail;
+    off_t size;
+    ngx_chain_t *unsent; /* passed on, not gone out yet */
+    settle_waiter settled;
+    bool waiting; /* for the store to take the outcome */
+};
+
+
+struct waiting_link {
+    ngx_queue_t queue;
+    struct context *waiter;
+};
+
+
+/* A place in the queue behind a pending record.  See waiting.cpp. */
+struct wait_state {
+    waiting_link link;
+    struct parked_key *key; /* null: not in a queue now */
+    ngx_msec_t step;
+    own_event wake;
+    own_event deadline;
+    bool started;
+    bool over;
+};
+
+
+/*
+ * A request's life in this module.  Made by the gate for a request that
+ * carries a key, found again after internal redirects through its pool
+ * cleanup, which is also its end: whatever it still owns then is settled by
+ * what is known.  Settings, key and names are taken once, at the gate.
+ */
+struct context {
+    ngx_http_request_t *request;
+    const location_conf *conf;
+    stage at;
+    idempotency::status status;
+    error_code error;
+
+    ngx_str_t key;
+    ngx_str_t method;
+    ngx_str_t path; /* undecoded, without arguments */
+    ngx_str_t arguments;
+    ngx_str_t uri; /* as it was at the gate */
+    bool grpc;
+
+    hasher hash;
+    bool hash_as_read; /* the body filter feeds the hash */
+    bool body_called;  /* nginx has the call in hand */
+    bool body_there;
+    ngx_chain_t *unhashed; /* what others read before us */
+    off_t unhashed_offset;
+    own_event hashing;
+    digest fingerprint;
+
+    ownership own;
+    claim_waiter claimer;
+    claim_answer answer;
+    bool claim_called; /* the store has the call in hand */
+    ngx_msec_t claim_started;
+    ngx_msec_t store_time; /* what was waited for the store */
+    std::uint32_t attempt;
+    std::uint64_t age; /* milliseconds */
+    time_t expires;    /* Unix time; 0: not known; -1: never */
+
+    run_state run;
+    capture_state capture;
+    wait_state wait;
+};
+
+
+/* The request's context, if it has one; also behind internal redirects. */
+context *find_context(ngx_http_request_t *r);
+context *make_context(ngx_http_request_t *r, const location_conf *conf);
+
+/* Goes on with the phases from an event that is not the request's own. */
+void resume(context &ctx);
+
+void set_expires(context &ctx, std::uint64_t remaining);
+
+
+/* gate.cpp */
+ngx_int_t gate(ngx_http_request_t *r);
+
+/* body.cpp */
+ngx_int_t read_body(context &ctx);
+void init_request_body_filter();
+
+/* run.cpp */
+ngx_int_t start_run(context &ctx);
+ngx_int_t enter_again(context &ctx);
+ngx_int_t guard_upstreams(ngx_conf_t *cf, main_conf *main);
+evidence collect_evidence(context &ctx, bool complete);
+void end_run(context &ctx, settle_result result);
+void abandon_run(context &ctx);
+
+/* keeping.cpp */
+using piece = std::span<const std::uint8_t>;
+bool keep_header(context &ctx);
+bool keep(context &ctx, ngx_chain_t *in);
+std::span<piece> assemble(context &ctx);
+std::span<piece> no_content(context &ctx);
+
+/* settle.cpp */
+void settle(context &ctx, bool whole);
+app_word take_app_word(ngx_http_request_t *r, const location_conf *conf,
+                       ngx_list_t &headers);
+
+/* capture.cpp */
+ngx_int_t send_below(ngx_http_request_t *r, ngx_chain_t *body);
+void init_response_filters();
+
+/* replay.cpp */
+ngx_int_t replay(context &ctx);
+
+/* waiting.cpp */
+void init_waiting();
+bool park(context &ctx);
+void leave(context &ctx);
+void wake_one(const digest &name);
+void wake_all(const digest &name);
+
+/* variables.cpp */
+ngx_int_t add_variables(ngx_conf_t *cf);
+
+}

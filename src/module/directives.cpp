@@ -1,0 +1,536 @@
+#include "module/directives.h"
+
+#include <algorithm>
+
+namespace idempotency {
+
+namespace {
+
+constexpr ngx_msec_t shortest_lease = 100;
+
+ngx_conf_enum_t key_formats[] = {
+    {ngx_string("any"), 0},
+    {ngx_string("uuid"), 1},
+    {ngx_null_string, 0},
+};
+
+ngx_conf_enum_t fingerprint_modes[] = {
+    {ngx_string("auto"), static_cast<ngx_uint_t>(fingerprint_mode::automatic)},
+    {ngx_string("raw"), static_cast<ngx_uint_t>(fingerprint_mode::raw)},
+    {ngx_string("off"), static_cast<ngx_uint_t>(fingerprint_mode::off)},
+    {ngx_null_string, 0},
+};
+
+ngx_conf_enum_t unknown_outcomes[] = {
+    {ngx_string("hold"), 0},
+    {ngx_string("release"), 1},
+    {ngx_null_string, 0},
+};
+
+ngx_conf_enum_t store_failures[] = {
+    {ngx_string("reject"), 0},
+    {ngx_string("pass"), 1},
+    {ngx_null_string, 0},
+};
+
+ngx_conf_enum_t replay_modes[] = {
+    {ngx_string("response"), 0},
+    {ngx_string("empty"), 1},
+    {ngx_null_string, 0},
+};
+
+char *
+set_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    auto &slot = field_of<ngx_uint_t>(conf, cmd);
+    ngx_str_t &value = arguments(cf)[0];
+    auto *choices = static_cast<ngx_conf_enum_t *>(cmd->post);
+
+    if (slot != NGX_CONF_UNSET_UINT) {
+        return duplicate;
+    }
+
+    for (ngx_conf_enum_t *c = choices; c->name.len != 0; c++) {
+        if (view(c->name) == view(value)) {
+            slot = c->value;
+            return NGX_CONF_OK;
+        }
+    }
+
+    u_char text[128];
+    u_char *p = text;
+
+    for (ngx_conf_enum_t *c = choices; c->name.len != 0; c++) {
+        p = ngx_slprintf(p, text + sizeof(text), "%s\"%V\"",
+                         c == choices ? "" : " or ", &c->name);
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\" directive, it must be "
+                       "%*s",
+                       &value, &cmd->name, static_cast<size_t>(p - text),
+                       text);
+    return failed;
+}
+
+
+char *
+set_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    auto &slot = field_of<ngx_msec_t>(conf, cmd);
+    ngx_str_t &value = arguments(cf)[0];
+
+    if (slot != NGX_CONF_UNSET_MSEC) {
+        return duplicate;
+    }
+
+    ngx_int_t time = ngx_parse_time(&value, 0);
+
+    if (time == NGX_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid time \"%V\" in \"%V\" directive, write a "
+                           "number with a unit, e.g. \"500ms\", \"30s\" or "
+                           "\"5m\"",
+                           &value, &cmd->name);
+        return failed;
+    }
+
+    slot = static_cast<ngx_msec_t>(time);
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char *rv = set_time(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    if (field_of<ngx_msec_t>(conf, cmd) < shortest_lease) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"idempotency_lease\" must be at least \"%Mms\"",
+                           shortest_lease);
+        return failed;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_size(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    auto &slot = field_of<std::size_t>(conf, cmd);
+    ngx_str_t &value = arguments(cf)[0];
+
+    if (slot != NGX_CONF_UNSET_SIZE) {
+        return duplicate;
+    }
+
+    ssize_t size = ngx_parse_size(&value);
+
+    if (size == NGX_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid size \"%V\" in \"%V\" directive, write "
+                           "e.g. \"64k\" or \"1m\"",
+                           &value, &cmd->name);
+        return failed;
+    }
+
+    slot = static_cast<std::size_t>(size);
+    return NGX_CONF_OK;
+}
+
+
+/* "404", "4xx", "any"; first is 0 if it is none of them. */
+ttl_rule
+parse_codes(const ngx_str_t &text)
+{
+    if (view(text) == "any") {
+        return {100, 599, 0};
+    }
+
+    if (text.len != 3) {
+        return {};
+    }
+
+    if (text.data[0] >= '2' && text.data[0] <= '5'
+        && view(text).substr(1) == "xx") {
+        auto first = static_cast<std::uint16_t>((text.data[0] - '0') * 100);
+        return {first, static_cast<std::uint16_t>(first + 99), 0};
+    }
+
+    ngx_int_t code = ngx_atoi(text.data, text.len);
+
+    if (code < 200 || code > 599) {
+        return {};
+    }
+
+    return {static_cast<std::uint16_t>(code), static_cast<std::uint16_t>(code),
+            0};
+}
+
+
+char *
+add_ttl_rule(ngx_conf_t *cf, ngx_array_t *rules, const ngx_str_t &text,
+             std::uint64_t ttl)
+{
+    ttl_rule rule = parse_codes(text);
+
+    if (rule.first == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid status \"%V\" in \"idempotency_ttl\" "
+                           "directive, write a code from 200 to 599, a class "
+                           "such as \"4xx\", or \"any\"",
+                           &text);
+        return failed;
+    }
+
+    for (const ttl_rule &other : elements<ttl_rule>(rules)) {
+        if (other.first == rule.first && other.last == rule.last) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" has its time in another "
+                               "\"idempotency_ttl\" directive already",
+                               &text);
+            return failed;
+        }
+    }
+
+    rule.ttl = ttl;
+
+    return append(rules, rule) ? NGX_CONF_OK : failed;
+}
+
+
+char *
+set_ttl(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    auto values = arguments(cf);
+    ngx_str_t &time = values.back();
+    std::uint64_t ttl = forever;
+
+    if (view(time) != "forever") {
+        ngx_int_t parsed = ngx_parse_time(&time, 0);
+
+        if (parsed == NGX_ERROR) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid time \"%V\" in \"idempotency_ttl\" "
+                               "directive, write e.g. \"24h\", \"60s\", \"0\" "
+                               "or \"forever\"",
+                               &time);
+            return failed;
+        }
+
+        ttl = static_cast<std::uint64_t>(parsed);
+    }
+
+    if (open_list<ttl_rule>(cf, conf->ttl) == nullptr) {
+        return failed;
+    }
+
+    ngx_str_t usual[] = {ngx_string("2xx"), ngx_string("3xx")};
+    auto codes = values.first(values.size() - 1);
+
+    for (const ngx_str_t &text : codes.empty() ? std::span(usual) : codes) {
+        if (add_ttl_rule(cf, conf->ttl, text, ttl) != NGX_CONF_OK) {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_unknown_status(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    auto values = arguments(cf);
+
+    if (conf->unknown_status != NGX_CONF_UNSET_PTR) {
+        return duplicate;
+    }
+
+    if (open_list<std::uint16_t>(cf, conf->unknown_status) == nullptr) {
+        return failed;
+    }
+
+    if (values.size() == 1 && view(values[0]) == "off") {
+        return NGX_CONF_OK;
+    }
+
+    for (ngx_str_t &text : values) {
+        ngx_int_t code = ngx_atoi(text.data, text.len);
+
+        if (code < 200 || code > 599) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid status \"%V\" in "
+                               "\"idempotency_unknown_status\" directive, "
+                               "write codes from 200 to 599, or \"off\"",
+                               &text);
+            return failed;
+        }
+
+        if (!append(conf->unknown_status, static_cast<std::uint16_t>(code))) {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_replay_header(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    ngx_str_t &value = arguments(cf)[0];
+
+    if (conf->replay_header.data != nullptr) {
+        return duplicate;
+    }
+
+    if (view(value) == "off") {
+        ngx_str_set(&conf->replay_header, "");
+        return NGX_CONF_OK;
+    }
+
+    if (!is_token(view(value))) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid header name \"%V\" in "
+                           "\"idempotency_replay_header\" directive, write a "
+                           "name, or \"off\"",
+                           &value);
+        return failed;
+    }
+
+    conf->replay_header = value;
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_array_t *names = open_list<ngx_str_t>(
+        cf, field_of<ngx_array_t *>(conf, cmd));
+
+    if (names == nullptr) {
+        return failed;
+    }
+
+    for (ngx_str_t &name : arguments(cf)) {
+
+        if (!is_token(view(name))) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid header name \"%V\" in \"%V\" "
+                               "directive, write e.g. \"X-Trace-Id\"",
+                               &name, &cmd->name);
+            return failed;
+        }
+
+        if (!append(names, name)) {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_error(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    auto values = arguments(cf);
+
+    error_code code = error_by_name(view(values[0]));
+    ngx_int_t status = ngx_atoi(values[1].data, values[1].len);
+
+    if (code == error_code::none) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "unknown error code \"%V\" in "
+                           "\"idempotency_error\" directive, the codes are "
+                           "key_missing, key_invalid, key_not_supported, "
+                           "scope_missing, in_progress, outcome_unknown, "
+                           "response_not_kept, key_reused and "
+                           "store_unavailable",
+                           &values[0]);
+        return failed;
+    }
+
+    if (status < 400 || status > 599) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid status \"%V\" in \"idempotency_error\" "
+                           "directive, write a code from 400 to 599",
+                           &values[1]);
+        return failed;
+    }
+
+    if (open_list<error_status>(cf, conf->errors) == nullptr) {
+        return failed;
+    }
+
+    for (const error_status &other : elements<error_status>(conf->errors)) {
+        if (other.code == code) {
+            return duplicate;
+        }
+    }
+
+    error_status entry = {code, static_cast<ngx_uint_t>(status)};
+
+    return append(conf->errors, entry) ? NGX_CONF_OK : failed;
+}
+
+
+/* The URL goes into a JSON string and between "<" and ">" as it is. */
+char *
+set_docs(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    ngx_str_t &value = arguments(cf)[0];
+
+    if (conf->docs.data != nullptr) {
+        return duplicate;
+    }
+
+    constexpr std::string_view refused = "\"<>\\";
+    bool valid = std::all_of(
+        view(value).begin(), view(value).end(), [&](char c) {
+            return c > 0x20 && c < 0x7f
+                   && refused.find(c) == std::string_view::npos;
+        });
+
+    if (!valid || value.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid URL \"%V\" in \"idempotency_docs\" "
+                           "directive, write e.g. "
+                           "\"https://example.com/docs/idempotency\"",
+                           &value);
+        return failed;
+    }
+
+    conf->docs = value;
+    return NGX_CONF_OK;
+}
+
+
+constexpr ngx_uint_t anywhere = NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF
+                                | NGX_HTTP_LOC_CONF;
+
+}
+
+
+ngx_command_t commands[] = {
+
+    {ngx_string("idempotency_store"), NGX_HTTP_MAIN_CONF | NGX_CONF_2MORE,
+     set_store, NGX_HTTP_MAIN_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency"), anywhere | NGX_CONF_TAKE1, set_idempotency,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_scope"), anywhere | NGX_CONF_1MORE, set_scope,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_scope_route"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, scope_route), nullptr},
+
+    {ngx_string("idempotency_key"), anywhere | NGX_CONF_1MORE, set_key,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_key_length"), anywhere | NGX_CONF_TAKE1,
+     set_key_length, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_key_format"), anywhere | NGX_CONF_TAKE1,
+     set_choice, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, key_uuid),
+     key_formats},
+
+    {ngx_string("idempotency_methods"), anywhere | NGX_CONF_1MORE, set_methods,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_strict_methods"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, strict_methods), nullptr},
+
+    {ngx_string("idempotency_required"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, required), nullptr},
+
+    {ngx_string("idempotency_bypass"), anywhere | NGX_CONF_1MORE,
+     ngx_http_set_predicate_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, bypass), nullptr},
+
+    {ngx_string("idempotency_dry_run"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, dry_run), nullptr},
+
+    {ngx_string("idempotency_fingerprint"), anywhere | NGX_CONF_TAKE1,
+     set_choice, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, fingerprint), fingerprint_modes},
+
+    {ngx_string("idempotency_ttl"), anywhere | NGX_CONF_1MORE, set_ttl,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_unknown_status"), anywhere | NGX_CONF_1MORE,
+     set_unknown_status, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_unknown_outcome"), anywhere | NGX_CONF_TAKE1,
+     set_choice, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, release_unknown), unknown_outcomes},
+
+    {ngx_string("idempotency_lease"), anywhere | NGX_CONF_TAKE1, set_lease,
+     NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, lease), nullptr},
+
+    {ngx_string("idempotency_wait"), anywhere | NGX_CONF_TAKE1, set_time,
+     NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, wait), nullptr},
+
+    {ngx_string("idempotency_retry_after"), anywhere | NGX_CONF_TAKE1,
+     set_time, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, retry_after),
+     nullptr},
+
+    {ngx_string("idempotency_store_failure"), anywhere | NGX_CONF_TAKE1,
+     set_choice, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, pass_store_failure), store_failures},
+
+    {ngx_string("idempotency_replay"), anywhere | NGX_CONF_TAKE1, set_choice,
+     NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, replay_empty),
+     replay_modes},
+
+    {ngx_string("idempotency_replay_header"), anywhere | NGX_CONF_TAKE1,
+     set_replay_header, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_hide_header"), anywhere | NGX_CONF_1MORE,
+     set_header_names, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, hide_headers), nullptr},
+
+    {ngx_string("idempotency_pass_header"), anywhere | NGX_CONF_1MORE,
+     set_header_names, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, pass_headers), nullptr},
+
+    {ngx_string("idempotency_max_response"), anywhere | NGX_CONF_TAKE1,
+     set_size, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, max_response),
+     nullptr},
+
+    {ngx_string("idempotency_hold"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, hold), nullptr},
+
+    {ngx_string("idempotency_app_control"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, app_control), nullptr},
+
+    {ngx_string("idempotency_error"), anywhere | NGX_CONF_TAKE2, set_error,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_docs"), anywhere | NGX_CONF_TAKE1, set_docs,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    ngx_null_command,
+};
+
+}

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "module/config.h"
+
+#include <algorithm>
+
+namespace idempotency {
+
+/* What a directive's setter returns. */
+inline char *const failed = static_cast<char *>(NGX_CONF_ERROR);
+inline char *const duplicate = const_cast<char *>("is duplicate");
+
+
+template <class T>
+T &
+field_of(void *conf, const ngx_command_t *cmd)
+{
+    return *reinterpret_cast<T *>(static_cast<char *>(conf) + cmd->offset);
+}
+
+
+inline std::span<ngx_str_t>
+arguments(ngx_conf_t *cf)
+{
+    return elements<ngx_str_t>(cf->args).subspan(1);
+}
+
+
+/* The list behind a field, made when the level's first line is read. */
+template <class T>
+ngx_array_t *
+open_list(ngx_conf_t *cf, ngx_array_t *&list)
+{
+    if (list == NGX_CONF_UNSET_PTR) {
+        list = ngx_array_create(cf->pool, 4, sizeof(T));
+    }
+
+    return list;
+}
+
+
+template <class T>
+bool
+append(ngx_array_t *list, const T &value)
+{
+    auto *slot = static_cast<T *>(ngx_array_push(list));
+
+    if (slot == nullptr) {
+        return false;
+    }
+
+    *slot = value;
+    return true;
+}
+
+
+inline bool
+is_token(std::string_view name)
+{
+    constexpr std::string_view separators = "\"(),/:;<=>?@[\\]{}";
+
+    return !name.empty() && std::all_of(name.begin(), name.end(), [&](char c) {
+        return c > 0x20 && c < 0x7f
+               && separators.find(c) == std::string_view::npos;
+    });
+}
+
+
+using setter = char *(ngx_conf_t *, ngx_command_t *, void *);
+
+/* stores.cpp */
+setter set_store;
+setter set_idempotency;
+char *define_stores(ngx_conf_t *cf, main_conf *main);
+
+/* key_directives.cpp */
+setter set_scope;
+setter set_key;
+setter set_key_length;
+setter set_methods;
+
+}

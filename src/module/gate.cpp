@@ -1,0 +1,637 @@
+#include "contract/key.h"
+#include "module/context.h"
+
+extern "C" {
+#include <openssl/rand.h>
+}
+
+#include <algorithm>
+
+namespace idempotency {
+
+namespace {
+
+bool
+is_protected(const location_conf *conf, const ngx_str_t &method)
+{
+    auto methods = elements<ngx_str_t>(conf->methods);
+
+    return std::any_of(
+        methods.begin(), methods.end(),
+        [&](const ngx_str_t &m) { return view(m) == view(method); });
+}
+
+
+/* How often the field is there; value is its first. */
+unsigned
+find_header(ngx_http_request_t *r, const ngx_str_t &name, ngx_str_t &value)
+{
+    unsigned found = 0;
+
+    for (ngx_list_part_t *part = &r->headers_in.headers.part; part != nullptr;
+         part = part->next)
+    {
+        auto *h = static_cast<ngx_table_elt_t *>(part->elts);
+
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+
+            if (h[i].key.len != name.len
+                || ngx_strncmp(h[i].lowcase_key, name.data, name.len) != 0)
+            {
+                continue;
+            }
+
+            if (found++ == 0) {
+                value = h[i].value;
+            }
+        }
+    }
+
+    return found;
+}
+
+
+enum class key_found : std::uint8_t { no, yes, bad, failed };
+
+
+key_found
+key_from_header(ngx_http_request_t *r, const key_source &source,
+                std::string_view &key)
+{
+    ngx_str_t value;
+    unsigned found = find_header(r, source.header, value);
+
+    if (found == 0) {
+        return key_found::no;
+    }
+
+    if (found > 1) {
+        return key_found::bad;
+    }
+
+    auto out = make_array<char>(r->pool, value.len);
+
+    if (out.data() == nullptr) {
+        return key_found::failed;
+    }
+
+    auto parsed = parse_key_field(view(value), out);
+
+    if (!parsed) {
+        return key_found::bad;
+    }
+
+    key = *parsed;
+    return key_found::yes;
+}
+
+
+key_found
+key_from_value(ngx_http_request_t *r, key_source &source,
+               std::string_view &key)
+{
+    ngx_str_t value;
+
+    if (ngx_http_complex_value(r, &source.value, &value) != NGX_OK) {
+        return key_found::failed;
+    }
+
+    key = view(value);
+    return value.len == 0 ? key_found::no : key_found::yes;
+}
+
+
+/* The first source that is present decides. */
+key_found
+find_key(ngx_http_request_t *r, const location_conf *conf,
+         std::string_view &key)
+{
+    for (key_source &source : elements<key_source>(conf->keys)) {
+        key_found found = source.header.len != 0
+                              ? key_from_header(r, source, key)
+                              : key_from_value(r, source, key);
+
+        if (found != key_found::no) {
+            return found;
+        }
+    }
+
+    return key_found::no;
+}
+
+
+key_found
+find_valid_key(ngx_http_request_t *r, const location_conf *conf,
+               std::string_view &key)
+{
+    key_found found = find_key(r, conf, key);
+
+    if (found != key_found::yes) {
+        return found;
+    }
+
+    auto out = make_array<char>(r->pool, conf->key_uuid ? key.size() : 0);
+
+    if (out.data() == nullptr) {
+        return key_found::failed;
+    }
+
+    key_rules rules = {conf->key_min, conf->key_max, conf->key_uuid != 0};
+
+    return check_key(key, rules, out) ? key_found::yes : key_found::bad;
+}
+
+
+/* The path is everything before the arguments, as it came. */
+void
+split_target(context &ctx)
+{
+    std::string_view target = view(ctx.request->unparsed_uri);
+    std::size_t question = target.find('?');
+
+    ctx.path = str(target.substr(0, question));
+    ctx.arguments = str(question == std::string_view::npos
+                            ? std::string_view("", 0)
+                            : target.substr(question + 1));
+}
+
+
+std::string_view
+host_of(ngx_http_request_t *r)
+{
+    if (r->headers_in.server.len != 0) {
+        return view(r->headers_in.server);
+    }
+
+    auto *server = static_cast<ngx_http_core_srv_conf_t *>(
+        ngx_http_get_module_srv_conf(r, ngx_http_core_module));
+
+    return view(server->server_name);
+}
+
+
+enum class scope_found : std::uint8_t { yes, empty, failed };
+
+
+scope_found
+name_record(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    const location_conf *conf = ctx.conf;
+    std::array<std::string_view, scope_limit> values;
+    std::size_t count = 0;
+    bool empty = true;
+
+    for (auto &source : elements<ngx_http_complex_value_t>(conf->scope)) {
+        ngx_str_t value;
+
+        if (ngx_http_complex_value(r, &source, &value) != NGX_OK) {
+            return scope_found::failed;
+        }
+
+        values[count++] = view(value);
+        empty = empty && value.len == 0;
+    }
+
+    if (count != 0 && empty) {
+        return scope_found::empty;
+    }
+
+    route where = {host_of(r), view(ctx.method), view(ctx.path)};
+
+    if (!record_name(ctx.hash, {values.data(), count},
+                     conf->scope_route ? &where : nullptr, view(ctx.key),
+                     ctx.own.name))
+    {
+        return scope_found::failed;
+    }
+
+    return scope_found::yes;
+}
+
+
+ngx_int_t
+pass(context &ctx, status as)
+{
+    ctx.status = as;
+    ctx.at = stage::passed;
+
+    return NGX_DECLINED;
+}
+
+
+/* In a dry run a refusal is only told. */
+ngx_int_t
+refuse(context &ctx, status as, error_code code)
+{
+    if (ctx.conf->dry_run) {
+        ngx_str_t name = str(name_of(code));
+
+        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
+                      "idempotency: dry run, would be refused: %V", &name);
+
+        ctx.error = code;
+        return pass(ctx, as);
+    }
+
+    ctx.status = as;
+    return send_problem(ctx, code);
+}
+
+
+/* Once a minute: a scope that is often empty would fill the log. */
+void
+warn_of_empty_scope(ngx_log_t *log)
+{
+    static time_t next;
+
+    if (ngx_time() < next) {
+        ngx_log_debug0(NGX_LOG_DEBUG_HTTP, log, 0,
+                       "idempotency: passed, the scope is empty");
+        return;
+    }
+
+    next = ngx_time() + 60;
+
+    ngx_log_error(NGX_LOG_WARN, log, 0,
+                  "idempotency: a request with a key was passed unprotected: "
+                  "all values of \"idempotency_scope\" are empty");
+}
+
+
+ngx_int_t
+handle_empty_scope(context &ctx)
+{
+    if (ctx.conf->required) {
+        return refuse(ctx, status::invalid, error_code::scope_missing);
+    }
+
+    warn_of_empty_scope(ctx.request->connection->log);
+
+    return pass(ctx, status::bypass);
+}
+
+
+bool
+is_grpc(ngx_http_request_t *r)
+{
+    constexpr std::string_view type = "application/grpc";
+
+    if (r->headers_in.content_type == nullptr) {
+        return false;
+    }
+
+    std::string_view value = view(r->headers_in.content_type->value);
+
+    /* Not application/grpc-web, which has no trailers of its own. */
+    return value.size() >= type.size()
+           && ngx_strncasecmp(str(value).data, str(type).data, type.size())
+                  == 0
+           && (value.size() == type.size() || value[type.size()] == '+'
+               || value[type.size()] == ';');
+}
+
+
+/* Makes the context of a request that has something to do with a key. */
+context *
+enter(ngx_http_request_t *r, const location_conf *conf)
+{
+    context *ctx = make_context(r, conf);
+
+    if (ctx == nullptr) {
+        return nullptr;
+    }
+
+    ctx->method = r->method_name;
+    ctx->uri = r->uri;
+    ctx->grpc = is_grpc(r);
+    split_target(*ctx);
+
+    return ctx;
+}
+
+
+ngx_int_t
+refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code)
+{
+    context *ctx = enter(r, conf);
+
+    if (ctx == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return refuse(*ctx, status::invalid, code);
+}
+
+
+ngx_int_t
+pass_unprotected_method(ngx_http_request_t *r, const location_conf *conf)
+{
+    std::string_view key;
+
+    if (!conf->strict_methods || find_key(r, conf, key) == key_found::no) {
+        return NGX_DECLINED;
+    }
+
+    return refuse_new(r, conf, error_code::key_not_supported);
+}
+
+
+ngx_int_t
+pass_by_bypass(ngx_http_request_t *r, const location_conf *conf)
+{
+    context *ctx = enter(r, conf);
+
+    if (ctx == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return pass(*ctx, status::bypass);
+}
+
+
+ngx_int_t
+first_look(ngx_http_request_t *r, const location_conf *conf)
+{
+    std::string_view key;
+
+    if (!is_protected(conf, r->method_name)) {
+        return pass_unprotected_method(r, conf);
+    }
+
+    ngx_int_t rc = ngx_http_test_predicates(r, conf->bypass);
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc == NGX_DECLINED) {
+        return pass_by_bypass(r, conf);
+    }
+
+    switch (find_valid_key(r, conf, key)) {
+
+    case key_found::no:
+        return conf->required ? refuse_new(r, conf, error_code::key_missing)
+                              : NGX_DECLINED;
+
+    case key_found::bad: return refuse_new(r, conf, error_code::key_invalid);
+
+    case key_found::failed: return NGX_HTTP_INTERNAL_SERVER_ERROR;
+
+    case key_found::yes: break;
+    }
+
+    context *ctx = enter(r, conf);
+
+    if (ctx == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ctx->key = str(key);
+
+    switch (name_record(*ctx)) {
+
+    case scope_found::yes: return read_body(*ctx);
+
+    case scope_found::empty: return handle_empty_scope(*ctx);
+
+    default: return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+}
+
+
+void
+claim_answered(claim_waiter &waiter, const claim_answer &answer)
+{
+    auto *ctx = static_cast<context *>(waiter.owner);
+
+    ctx->answer = answer;
+    ctx->at = stage::answered;
+    ctx->store_time += ngx_current_msec - ctx->claim_started;
+
+    if (!ctx->claim_called) {
+        resume(*ctx);
+    }
+}
+
+
+std::uint8_t *
+room_for_response(claim_waiter &waiter, std::size_t size)
+{
+    auto *ctx = static_cast<context *>(waiter.owner);
+
+    return static_cast<std::uint8_t *>(ngx_pnalloc(ctx->request->pool, size));
+}
+
+
+/*
+ * Tokens are cut from a supply: OpenSSL asks the system for the process id
+ * each time, and this is once per request.
+ */
+bool
+make_token(token &out)
+{
+    static std::array<std::uint8_t, 256 * sizeof(token)> supply;
+    static std::size_t used = supply.size();
+
+    if (used == supply.size()) {
+
+        if (RAND_bytes(supply.data(), static_cast<int>(supply.size())) != 1) {
+            return false;
+        }
+
+        used = 0;
+    }
+
+    std::copy_n(supply.begin() + static_cast<std::ptrdiff_t>(used), out.size(),
+                out.begin());
+    used += out.size();
+
+    return true;
+}
+
+
+/* The answer may be there on return: see the stage. */
+ngx_int_t
+claim_key(context &ctx)
+{
+    const location_conf *conf = ctx.conf;
+
+    if (!make_token(ctx.own.owner)) {
+        ngx_log_error(NGX_LOG_ERR, ctx.request->connection->log, 0,
+                      "idempotency: no random bytes for a token");
+        return NGX_ERROR;
+    }
+
+    claim what = {ctx.own.name,
+                  ctx.fingerprint,
+                  ctx.own.owner,
+                  conf->lease,
+                  ttl_without_response(rules_of(conf).ttl),
+                  conf->release_unknown != 0 && !conf->dry_run};
+
+    ctx.claimer = {&ctx, claim_answered, room_for_response};
+    ctx.at = stage::claiming;
+    ctx.claim_started = ngx_current_msec;
+
+    ctx.claim_called = true;
+    conf->store->backend->claim_record(what, ctx.claimer);
+    ctx.claim_called = false;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+store_failed(context &ctx)
+{
+    if (!ctx.conf->pass_store_failure) {
+        return refuse(ctx, status::store_error, error_code::store_unavailable);
+    }
+
+    ngx_log_debug0(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
+                   "idempotency: passed, the store did not answer");
+
+    return pass(ctx, status::store_error);
+}
+
+
+ngx_int_t
+meet_record(context &ctx)
+{
+    const claim_answer &found = ctx.answer;
+
+    set_expires(ctx, found.remaining);
+    ctx.attempt = found.attempt;
+
+    switch (judge(found.state, found.same_fingerprint)) {
+
+    case verdict::wait:
+        if (ctx.conf->wait != 0 && !ctx.conf->dry_run && park(ctx)) {
+            return NGX_DONE;
+        }
+
+        return refuse(ctx, status::in_progress, error_code::in_progress);
+
+    case verdict::reused:
+        return refuse(ctx, status::reused, error_code::key_reused);
+
+    case verdict::unknown:
+        return refuse(ctx, status::unknown, error_code::outcome_unknown);
+
+    case verdict::not_kept:
+        return refuse(ctx, status::not_kept, error_code::response_not_kept);
+
+    case verdict::replay: break;
+    }
+
+    ctx.age = found.age;
+
+    if (ctx.conf->dry_run) {
+        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
+                      "idempotency: dry run, would be replayed");
+        return pass(ctx, status::replay);
+    }
+
+    return replay(ctx);
+}
+
+
+ngx_int_t
+act_on_answer(context &ctx)
+{
+    bool pending = ctx.answer.result == claim_result::found
+                   && ctx.answer.state == record_state::pending;
+
+    if (!pending) {
+        leave(ctx);
+    }
+
+    /* Those behind in the queue learn what this one has learned. */
+    if (!pending && ctx.answer.result == claim_result::found) {
+        wake_all(ctx.own.name);
+    }
+
+    switch (ctx.answer.result) {
+
+    case claim_result::claimed:
+        ctx.status = status::fresh;
+        ctx.attempt = ctx.answer.attempt;
+        return start_run(ctx);
+
+    case claim_result::found: return meet_record(ctx);
+
+    default: return store_failed(ctx);
+    }
+}
+
+
+ngx_int_t
+second_look(context &ctx)
+{
+    switch (ctx.at) {
+
+    case stage::ready:
+        if (claim_key(ctx) != NGX_OK) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        return ctx.at == stage::answered ? act_on_answer(ctx) : NGX_DONE;
+
+    case stage::answered: return act_on_answer(ctx);
+
+    case stage::running:
+    case stage::settled: return enter_again(ctx);
+
+    case stage::reading:
+        /* Its body was refused, and an error page has brought it back. */
+        ctx.at = stage::passed;
+        return NGX_DECLINED;
+
+    case stage::passed: return NGX_DECLINED;
+
+    default: return NGX_DONE;
+    }
+}
+
+}
+
+
+/*
+ * Runs last in the phase before the content: all of access control has let
+ * the request pass.  A location without a content handler of its own is not
+ * the one that answers; the gate waits for that one.
+ */
+ngx_int_t
+gate(ngx_http_request_t *r)
+{
+    if (r != r->main) {
+        return NGX_DECLINED;
+    }
+
+    context *ctx = find_context(r);
+
+    if (ctx != nullptr) {
+        return second_look(*ctx);
+    }
+
+    const location_conf *conf = location(r);
+
+    /* A body that was thrown away (413 and a named error page) tells nothing.
+     */
+    if (conf->store == nullptr || r->content_handler == nullptr
+        || r->discard_body) {
+        return NGX_DECLINED;
+    }
+
+    ngx_int_t rc = first_look(r, conf);
+
+    if (rc != NGX_AGAIN) {
+        return rc;
+    }
+
+    return second_look(*find_context(r));
+}
+
+}

@@ -1,0 +1,334 @@
+#include "contract/record.h"
+#include "module/context.h"
+
+namespace idempotency {
+
+namespace {
+
+constexpr std::size_t first_piece = 4 * 1024;
+constexpr std::size_t largest_piece = 64 * 1024;
+
+/* What is the connection's, not the response's, or is set anew. */
+constexpr std::string_view never_kept[] = {
+    "connection", "keep-alive", "proxy-authenticate", "proxy-connection",
+    "te",         "trailer",    "transfer-encoding",  "upgrade",
+    "date",       "server",     "content-length",
+};
+
+
+bool
+is_kept(const location_conf *conf, const ngx_table_elt_t &h)
+{
+    if (h.hash == 0 || !encodable(field{view(h.key), view(h.value)})) {
+        return false;
+    }
+
+    std::string_view name = view(h.key);
+
+    for (std::string_view never : never_kept) {
+        if (same_name(name, never)) {
+            return false;
+        }
+    }
+
+    for (const ngx_str_t &hidden : elements<ngx_str_t>(conf->hidden)) {
+        if (same_name(name, view(hidden))) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+
+response_head
+describe(ngx_http_request_t *r)
+{
+    const ngx_http_headers_out_t &out = r->headers_out;
+    response_head head;
+
+    head.status = static_cast<std::uint16_t>(out.status);
+    head.content_length = out.content_length_n;
+    head.own_location = out.location != nullptr && out.location->hash != 0;
+
+    if (out.last_modified == nullptr) {
+        head.last_modified = out.last_modified_time;
+    }
+
+    head.status_line = view(out.status_line);
+    head.content_type = view(out.content_type);
+    head.charset = view(out.charset);
+    head.content_type_length = static_cast<std::uint16_t>(
+        ngx_min(out.content_type_len, out.content_type.len));
+
+    return head;
+}
+
+
+bool
+encode_header(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    const location_conf *conf = ctx.conf;
+    response_head head = describe(r);
+    std::size_t size = encoded_size(head);
+    std::size_t count = 0;
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        if (is_kept(conf, h)) {
+            size += encoded_size(field{view(h.key), view(h.value)});
+            count++;
+        }
+    });
+
+    /* A response that cannot be put down is passed on and not kept. */
+    if (!encodable(head) || count > max_fields) {
+        ctx.capture.overflow = true;
+        return true;
+    }
+
+    ctx.capture.head = make_array<std::uint8_t>(r->pool, size);
+
+    if (ctx.capture.head.data() == nullptr) {
+        return false;
+    }
+
+    std::uint8_t *p = encode(ctx.capture.head.data(), head, count);
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        if (is_kept(conf, h)) {
+            p = encode(p, field{view(h.key), view(h.value)});
+        }
+    });
+
+    return true;
+}
+
+
+/* Status and Location: what a client is told of a response that is gone. */
+bool
+encode_summary(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_table_elt_t *location = nullptr;
+    response_head head;
+
+    head.status = static_cast<std::uint16_t>(r->headers_out.status);
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        if (h.hash != 0 && same_name(view(h.key), "location")) {
+            location = &h;
+        }
+    });
+
+    field f = {};
+    std::size_t size = encoded_size(head);
+
+    if (location != nullptr) {
+        f = {view(location->key), view(location->value)};
+        size += encoded_size(f);
+    }
+
+    ctx.capture.summary = make_array<std::uint8_t>(r->pool, size);
+
+    if (ctx.capture.summary.data() == nullptr) {
+        return false;
+    }
+
+    std::uint8_t *p = encode(ctx.capture.summary.data(), head,
+                             location != nullptr);
+
+    if (location != nullptr) {
+        encode(p, f);
+    }
+
+    return true;
+}
+
+
+/* A buffer of this size at the end of the body. */
+bool
+grow(context &ctx, std::size_t size)
+{
+    capture_state &capture = ctx.capture;
+    ngx_chain_t *cl = ngx_alloc_chain_link(ctx.request->pool);
+    ngx_buf_t *b = ngx_create_temp_buf(ctx.request->pool, size);
+
+    if (cl == nullptr || b == nullptr) {
+        return false;
+    }
+
+    cl->buf = b;
+    cl->next = nullptr;
+    *capture.last = cl;
+    capture.last = &cl->next;
+    capture.tail = b;
+
+    return true;
+}
+
+
+/* The promised length at once, or else twice the last. */
+std::size_t
+next_size(const capture_state &capture)
+{
+    if (capture.tail != nullptr) {
+        auto last = static_cast<std::size_t>(capture.tail->end
+                                             - capture.tail->start);
+        return ngx_min(last * 2, largest_piece);
+    }
+
+    return capture.content_length > 0
+               ? static_cast<std::size_t>(capture.content_length)
+               : first_piece;
+}
+
+
+bool
+keep_bytes(context &ctx, const u_char *bytes, std::size_t size)
+{
+    capture_state &capture = ctx.capture;
+
+    while (size != 0) {
+
+        if ((capture.tail == nullptr
+             || capture.tail->last == capture.tail->end)
+            && !grow(ctx, next_size(capture)))
+        {
+            return false;
+        }
+
+        ngx_buf_t *b = capture.tail;
+        std::size_t n = ngx_min(size,
+                                static_cast<std::size_t>(b->end - b->last));
+
+        b->last = ngx_cpymem(b->last, bytes, n);
+        bytes += n;
+        size -= n;
+    }
+
+    return true;
+}
+
+
+std::span<std::uint8_t>
+encode_trailers(context &ctx, std::size_t &count)
+{
+    ngx_list_t &trailers = ctx.request->headers_out.trailers;
+    std::size_t size = 0;
+
+    count = 0;
+
+    each_field(trailers, [&](ngx_table_elt_t &h) {
+        if (is_kept(ctx.conf, h)) {
+            size += encoded_size(field{view(h.key), view(h.value)});
+            count++;
+        }
+    });
+
+    if (count > max_fields) {
+        return {};
+    }
+
+    auto bytes = make_array<std::uint8_t>(ctx.request->pool, size);
+    std::uint8_t *p = bytes.data();
+
+    if (p != nullptr) {
+        each_field(trailers, [&](ngx_table_elt_t &h) {
+            if (is_kept(ctx.conf, h)) {
+                p = encode(p, field{view(h.key), view(h.value)});
+            }
+        });
+    }
+
+    return bytes;
+}
+
+
+}
+
+
+/* Before any other filter may change the header. */
+bool
+keep_header(context &ctx)
+{
+    return encode_summary(ctx) && encode_header(ctx);
+}
+
+
+bool
+keep(context &ctx, ngx_chain_t *in)
+{
+    for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
+        ngx_buf_t *b = cl->buf;
+
+        if (ngx_buf_in_memory(b)
+            && !keep_bytes(ctx, b->pos,
+                           static_cast<std::size_t>(b->last - b->pos)))
+        {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+
+/* The encoded response; nothing if there is no memory for it. */
+std::span<piece>
+assemble(context &ctx)
+{
+    capture_state &capture = ctx.capture;
+    std::size_t trailer_count;
+    auto trailers = encode_trailers(ctx, trailer_count);
+    std::size_t bufs = 0;
+
+    for (ngx_chain_t *cl = capture.body; cl != nullptr; cl = cl->next) {
+        bufs++;
+    }
+
+    auto parts = make_array<piece>(ctx.request->pool, bufs + 2);
+
+    if (parts.data() == nullptr || trailers.data() == nullptr) {
+        return {};
+    }
+
+    set_body(capture.head.data(), static_cast<std::uint64_t>(capture.size),
+             trailer_count);
+
+    std::size_t n = 0;
+    parts[n++] = capture.head;
+
+    for (ngx_chain_t *cl = capture.body; cl != nullptr; cl = cl->next) {
+        ngx_buf_t *b = cl->buf;
+        parts[n++] = {b->pos, static_cast<std::size_t>(b->last - b->pos)};
+    }
+
+    parts[n++] = trailers;
+
+    return parts;
+}
+
+
+/* What idempotency_replay empty keeps. */
+std::span<piece>
+no_content(context &ctx)
+{
+    response_head head;
+    head.status = NGX_HTTP_NO_CONTENT;
+
+    auto part = make_array<piece>(ctx.request->pool, 1);
+    auto bytes = make_array<std::uint8_t>(ctx.request->pool,
+                                          encoded_size(head));
+
+    if (part.data() == nullptr || bytes.data() == nullptr) {
+        return {};
+    }
+
+    encode(bytes.data(), head, 0);
+    part[0] = bytes;
+
+    return part;
+}
+
+}

@@ -1,0 +1,222 @@
+#include "module/directives.h"
+
+namespace idempotency {
+
+namespace {
+
+constexpr std::size_t longest_key = 4096;
+
+
+bool
+compile(ngx_conf_t *cf, ngx_str_t &text, ngx_http_complex_value_t &value)
+{
+    ngx_http_compile_complex_value_t ccv;
+
+    ngx_memzero(&ccv, sizeof(ccv));
+    ccv.cf = cf;
+    ccv.value = &text;
+    ccv.complex_value = &value;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK;
+}
+
+
+char *
+parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
+{
+    constexpr std::string_view header = "header:";
+
+    if (view(text).starts_with("json:")) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" in \"idempotency_key\" directive: keys "
+                           "inside JSON bodies are not supported by this "
+                           "version",
+                           &text);
+        return failed;
+    }
+
+    if (!view(text).starts_with(header)) {
+
+        if (ngx_http_script_variables_count(&text) == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid source \"%V\" in \"idempotency_key\" "
+                               "directive, write \"header:NAME\" or a string "
+                               "with variables",
+                               &text);
+            return failed;
+        }
+
+        return compile(cf, text, source.value) ? NGX_CONF_OK : failed;
+    }
+
+    std::string_view name = view(text).substr(header.size());
+
+    if (!is_token(name)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid header name in \"%V\" in "
+                           "\"idempotency_key\" directive, write e.g. "
+                           "\"header:Idempotency-Key\"",
+                           &text);
+        return failed;
+    }
+
+    source.header = str(name);
+    ngx_strlow(source.header.data, source.header.data, source.header.len);
+
+    return NGX_CONF_OK;
+}
+
+}
+
+
+/* "none" is an empty list, no directive no list. */
+char *
+set_scope(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    auto values = arguments(cf);
+
+    if (conf->scope != NGX_CONF_UNSET_PTR) {
+        return duplicate;
+    }
+
+    if (open_list<ngx_http_complex_value_t>(cf, conf->scope) == nullptr) {
+        return failed;
+    }
+
+    if (values.size() == 1 && view(values[0]) == "none") {
+        return NGX_CONF_OK;
+    }
+
+    if (values.size() > scope_limit) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "too many values in \"idempotency_scope\" "
+                           "directive, write at most %uz",
+                           scope_limit);
+        return failed;
+    }
+
+    for (ngx_str_t &text : values) {
+        ngx_http_complex_value_t value = {};
+
+        if (view(text) == "none") {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"none\" in \"idempotency_scope\" directive "
+                               "stands alone");
+            return failed;
+        }
+
+        if (ngx_http_script_variables_count(&text) == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" in \"idempotency_scope\" directive is "
+                               "the same for every caller, write a variable "
+                               "that identifies the caller, or \"none\"",
+                               &text);
+            return failed;
+        }
+
+        if (!compile(cf, text, value) || !append(conf->scope, value)) {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_key(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+
+    if (conf->keys != NGX_CONF_UNSET_PTR) {
+        return duplicate;
+    }
+
+    if (open_list<key_source>(cf, conf->keys) == nullptr) {
+        return failed;
+    }
+
+    for (ngx_str_t &text : arguments(cf)) {
+        key_source source = {};
+
+        if (parse_key_source(cf, text, source) != NGX_CONF_OK
+            || !append(conf->keys, source))
+        {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_key_length(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    ngx_str_t &value = arguments(cf)[0];
+
+    if (conf->key_min != NGX_CONF_UNSET_SIZE) {
+        return duplicate;
+    }
+
+    std::size_t dash = view(value).find('-');
+
+    if (dash != std::string_view::npos) {
+        ngx_int_t min = ngx_atoi(value.data, dash);
+        ngx_int_t max = ngx_atoi(value.data + dash + 1, value.len - dash - 1);
+
+        if (min >= 1 && max >= min
+            && max <= static_cast<ngx_int_t>(longest_key)) {
+            conf->key_min = static_cast<std::size_t>(min);
+            conf->key_max = static_cast<std::size_t>(max);
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"idempotency_key_length\" "
+                       "directive, write \"MIN-MAX\" with 1 <= MIN <= MAX <= "
+                       "%uz, e.g. \"1-255\"",
+                       &value, longest_key);
+    return failed;
+}
+
+
+char *
+set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+
+    if (conf->methods != NGX_CONF_UNSET_PTR) {
+        return duplicate;
+    }
+
+    if (open_list<ngx_str_t>(cf, conf->methods) == nullptr) {
+        return failed;
+    }
+
+    for (ngx_str_t &name : arguments(cf)) {
+        bool valid = std::all_of(
+            view(name).begin(), view(name).end(),
+            [](char c) { return (c >= 'A' && c <= 'Z') || c == '-'; });
+
+        if (!valid || name.len == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid method \"%V\" in "
+                               "\"idempotency_methods\" directive, write "
+                               "e.g. \"POST PATCH\"",
+                               &name);
+            return failed;
+        }
+
+        if (!append(conf->methods, name)) {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+}

@@ -1,0 +1,383 @@
+#include "module/problem.h"
+
+#include "contract/record.h"
+#include "module/context.h"
+
+namespace idempotency {
+
+namespace {
+
+struct problem {
+    std::string_view name;
+    ngx_uint_t status;
+    unsigned grpc_status;
+    std::string_view title;
+    std::string_view detail;
+};
+
+
+constexpr unsigned invalid_argument = 3;
+constexpr unsigned failed_precondition = 9;
+constexpr unsigned aborted = 10;
+constexpr unsigned unavailable = 14;
+
+/* By error_code. */
+constexpr problem problems[] = {
+    {"", 0, 0, "", ""},
+
+    {"key_missing", 400, invalid_argument, "Idempotency key is missing",
+     "This operation must be sent with an idempotency key."},
+
+    {"key_invalid", 400, invalid_argument, "Idempotency key is invalid",
+     "The idempotency key is empty, malformed, too short or too long, or was "
+     "sent more than once."},
+
+    {"key_not_supported", 400, invalid_argument,
+     "Idempotency key is not supported here",
+     "This method does not take an idempotency key; send the request without "
+     "one."},
+
+    {"scope_missing", 400, invalid_argument, "Caller is not identified",
+     "The idempotency key cannot be used because the request does not say "
+     "whose key it is."},
+
+    {"in_progress", 409, aborted, "Request is in progress",
+     "The first request with this idempotency key is still running; retry "
+     "later with the same key."},
+
+    {"outcome_unknown", 409, failed_precondition, "Outcome is unknown",
+     "A request with this idempotency key was handed on, but no complete "
+     "answer came back; it is not run again. Check its effect before you use "
+     "another key."},
+
+    {"response_not_kept", 409, failed_precondition, "Response was not kept",
+     "The request with this idempotency key has been executed; it is not run "
+     "again, and its response cannot be repeated."},
+
+    {"key_reused", 422, failed_precondition,
+     "Idempotency key was used for another request",
+     "A different request was sent with this idempotency key before; use a "
+     "new key for a new request."},
+
+    {"store_unavailable", 503, unavailable, "Idempotency store is unavailable",
+     "The request was not executed because it cannot be protected now; retry "
+     "later with the same key."},
+};
+
+
+const problem &
+describe(error_code code)
+{
+    return problems[static_cast<std::size_t>(code)];
+}
+
+
+ngx_uint_t
+status_of(const location_conf *conf, error_code code)
+{
+    for (const error_status &e : elements<error_status>(conf->errors)) {
+        if (e.code == code) {
+            return e.status;
+        }
+    }
+
+    return describe(code).status;
+}
+
+
+ngx_table_elt_t *
+push_header(ngx_http_request_t *r, std::string_view name, ngx_str_t value)
+{
+    auto *h = static_cast<ngx_table_elt_t *>(
+        ngx_list_push(&r->headers_out.headers));
+
+    if (h != nullptr) {
+        *h = {};
+        h->hash = 1;
+        h->key = str(name);
+        h->value = value;
+    }
+
+    return h;
+}
+
+
+/* A string from the request's pool, as printf makes it; no data: no memory. */
+template <class... Args>
+ngx_str_t
+format(ngx_pool_t *pool, std::size_t size, const char *text, Args... args)
+{
+    auto *p = static_cast<u_char *>(ngx_pnalloc(pool, size));
+
+    if (p == nullptr) {
+        return {0, nullptr};
+    }
+
+    u_char *end = ngx_snprintf(p, size, text, args...);
+
+    return {static_cast<std::size_t>(end - p), p};
+}
+
+
+bool
+push_retry_after(ngx_http_request_t *r, ngx_msec_t time)
+{
+    ngx_msec_t seconds = ngx_max((time + 999) / 1000, 1);
+    ngx_str_t value = format(r->pool, NGX_INT_T_LEN, "%M", seconds);
+
+    return value.data != nullptr
+           && push_header(r, "Retry-After", value) != nullptr;
+}
+
+
+bool
+push_link(ngx_http_request_t *r, const ngx_str_t &url)
+{
+    ngx_str_t value = format(r->pool, url.len + 32,
+                             "<%V>; rel=\"describedby\"", &url);
+
+    return value.data != nullptr && push_header(r, "Link", value) != nullptr;
+}
+
+
+bool
+push_headers(context &ctx, error_code code)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if ((code == error_code::in_progress
+         || code == error_code::store_unavailable)
+        && !push_retry_after(r, ctx.conf->retry_after))
+    {
+        return false;
+    }
+
+    return ctx.conf->docs.len == 0 || push_link(r, ctx.conf->docs);
+}
+
+
+/* Percent signs for whatever may not stand in a URI, quotes included. */
+ngx_str_t
+escape_location(ngx_pool_t *pool, std::string_view location)
+{
+    auto *start = static_cast<u_char *>(
+        ngx_pnalloc(pool, location.size() * 3 + 1));
+
+    if (start == nullptr) {
+        return {0, nullptr};
+    }
+
+    u_char *p = start;
+
+    for (char c : location) {
+        if (c > 0x20 && c < 0x7f && c != '"' && c != '\\') {
+            *p++ = static_cast<u_char>(c);
+
+        } else {
+            p = ngx_sprintf(p, "%%%02Xd", static_cast<u_char>(c));
+        }
+    }
+
+    return {static_cast<std::size_t>(p - start), start};
+}
+
+
+/* Members that tell what became of the request whose response is gone. */
+ngx_str_t
+describe_original(context &ctx)
+{
+    ngx_pool_t *pool = ctx.request->pool;
+    response_reader original;
+    ngx_str_t none = ngx_string("");
+
+    if (ctx.error != error_code::response_not_kept
+        || !original.open(ctx.answer.response))
+    {
+        return none;
+    }
+
+    unsigned status = original.head().status;
+    field f;
+
+    if (!original.next_header(f)) {
+        return format(pool, 64, ",\"original_status\":%ud", status);
+    }
+
+    ngx_str_t location = escape_location(pool, f.value);
+
+    return format(pool, location.len + 128,
+                  ",\"original_status\":%ud,\"original_location\":\"%V\"",
+                  status, &location);
+}
+
+
+/* nginx has no words for these. */
+ngx_str_t
+status_line(ngx_uint_t status)
+{
+    switch (status) {
+
+    case 422: return ngx_string("422 Unprocessable Content");
+
+    case 425: return ngx_string("425 Too Early");
+
+    default: return ngx_null_string;
+    }
+}
+
+
+ngx_int_t
+send_json(context &ctx, const problem &p, ngx_uint_t status)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_str_t type = ctx.conf->docs;
+    ngx_str_t title = str(p.title);
+    ngx_str_t detail = str(p.detail);
+    ngx_str_t name = str(p.name);
+    ngx_str_t original = describe_original(ctx);
+
+    if (type.len == 0) {
+        ngx_str_set(&type, "about:blank");
+    }
+
+    std::size_t size = type.len + title.len + detail.len + name.len
+                       + original.len + 128;
+    ngx_str_t body = format(r->pool, size,
+                            "{\"type\":\"%V\",\"title\":\"%V\","
+                            "\"status\":%ui,\"detail\":\"%V\","
+                            "\"code\":\"%V\"%V}\n",
+                            &type, &title, status, &detail, &name, &original);
+    auto *b = static_cast<ngx_buf_t *>(ngx_calloc_buf(r->pool));
+
+    if (original.data == nullptr || body.data == nullptr || b == nullptr) {
+        return NGX_ERROR;
+    }
+
+    r->headers_out.status = status;
+    r->headers_out.status_line = status_line(status);
+    r->headers_out.content_length_n = static_cast<off_t>(body.len);
+    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = nullptr;
+
+    ngx_int_t rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    b->pos = b->start = body.data;
+    b->last = b->end = body.data + body.len;
+    b->memory = 1;
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    ngx_chain_t out = {b, nullptr};
+
+    return ngx_http_output_filter(r, &out);
+}
+
+
+/* A gRPC client looks for its status, not for HTTP's. */
+ngx_int_t
+send_grpc(context &ctx, const problem &p)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_str_t status = format(r->pool, NGX_INT_T_LEN, "%ud", p.grpc_status);
+
+    if (status.data == nullptr
+        || push_header(r, "grpc-status", status) == nullptr
+        || push_header(r, "grpc-message", str(p.detail)) == nullptr
+        || push_header(r, "idempotency-error", str(p.name)) == nullptr)
+    {
+        return NGX_ERROR;
+    }
+
+    r->headers_out.status = NGX_HTTP_OK;
+    ngx_http_clear_content_length(r);
+    ngx_str_set(&r->headers_out.content_type, "application/grpc");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = nullptr;
+    r->header_only = 1;
+
+    return ngx_http_send_header(r);
+}
+
+
+/* Then the operator's page answers, with our headers. */
+bool
+has_error_page(ngx_http_request_t *r, ngx_uint_t status)
+{
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_get_module_loc_conf(r, ngx_http_core_module));
+
+    if (r->error_page) {
+        return false;
+    }
+
+    for (auto &page : elements<ngx_http_err_page_t>(core->error_pages)) {
+        if (page.status == static_cast<ngx_int_t>(status)) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
+}
+
+
+std::string_view
+name_of(error_code code)
+{
+    return describe(code).name;
+}
+
+
+error_code
+error_by_name(std::string_view name)
+{
+    for (std::size_t i = 1; i < std::size(problems); i++) {
+        if (problems[i].name == name) {
+            return static_cast<error_code>(i);
+        }
+    }
+
+    return error_code::none;
+}
+
+
+ngx_int_t
+send_problem(context &ctx, error_code code)
+{
+    ngx_http_request_t *r = ctx.request;
+    const problem &p = describe(code);
+    ngx_uint_t status = status_of(ctx.conf, code);
+    ngx_str_t name = str(p.name);
+
+    ctx.at = stage::passed;
+    ctx.error = code;
+
+    ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
+                  "idempotency: refused: %V", &name);
+
+    if (!push_headers(ctx, code)) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ngx_http_discard_request_body(r) != NGX_OK) {
+        r->keepalive = 0;
+    }
+
+    if (!ctx.grpc && has_error_page(r, status)) {
+        return static_cast<ngx_int_t>(status);
+    }
+
+    ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p) : send_json(ctx, p, status);
+
+    ngx_http_finalize_request(r, rc);
+
+    return NGX_DONE;
+}
+
+}

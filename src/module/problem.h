@@ -1,0 +1,44 @@
+#pragma once
+
+#include "ngx.h"
+
+#include <cstdint>
+
+namespace idempotency {
+
+struct context;
+
+/* In the order of the table in problem.cpp. */
+enum class error_code : std::uint8_t {
+    none,
+    key_missing,
+    key_invalid,
+    key_not_supported,
+    scope_missing,
+    in_progress,
+    outcome_unknown,
+    response_not_kept,
+    key_reused,
+    store_unavailable,
+};
+
+
+/* A line of idempotency_error. */
+struct error_status {
+    error_code code;
+    ngx_uint_t status;
+};
+
+
+std::string_view name_of(error_code code);
+
+/* none: there is no such code. */
+error_code error_by_name(std::string_view name);
+
+/*
+ * Answers the request with the error, as the last deed of a phase handler:
+ * returns what that handler is to return.
+ */
+ngx_int_t send_problem(context &ctx, error_code code);
+
+}

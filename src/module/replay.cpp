@@ -1,0 +1,293 @@
+#include "contract/record.h"
+#include "module/context.h"
+
+namespace idempotency {
+
+namespace {
+
+using slot = ngx_table_elt_t *ngx_http_headers_out_t::*;
+
+
+struct known_header {
+    std::string_view name;
+    slot where;
+};
+
+
+/* Headers that filters and variables look for in a place of their own. */
+constexpr known_header known_headers[] = {
+    {"last-modified", &ngx_http_headers_out_t::last_modified},
+    {"etag", &ngx_http_headers_out_t::etag},
+    {"expires", &ngx_http_headers_out_t::expires},
+    {"content-encoding", &ngx_http_headers_out_t::content_encoding},
+    {"accept-ranges", &ngx_http_headers_out_t::accept_ranges},
+    {"content-range", &ngx_http_headers_out_t::content_range},
+    {"refresh", &ngx_http_headers_out_t::refresh},
+};
+
+
+/* Cache-Control and Link may be there more than once. */
+#if (nginx_version >= 1023000)
+
+ngx_int_t
+add_to(ngx_http_request_t *, ngx_table_elt_t *&first, ngx_table_elt_t *h)
+{
+    ngx_table_elt_t **last = &first;
+
+    while (*last != nullptr) {
+        last = &(*last)->next;
+    }
+
+    *last = h;
+    return NGX_OK;
+}
+
+#else
+
+ngx_int_t
+add_to(ngx_http_request_t *r, ngx_array_t &list, ngx_table_elt_t *h)
+{
+    if (list.elts == nullptr
+        && ngx_array_init(&list, r->pool, 1, sizeof(ngx_table_elt_t *))
+               != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    auto *entry = static_cast<ngx_table_elt_t **>(ngx_array_push(&list));
+
+    if (entry == nullptr) {
+        return NGX_ERROR;
+    }
+
+    *entry = h;
+    return NGX_OK;
+}
+
+#endif
+
+
+ngx_int_t
+place(ngx_http_request_t *r, const response_head &head, ngx_table_elt_t *h)
+{
+    ngx_http_headers_out_t &out = r->headers_out;
+    std::string_view name(reinterpret_cast<char *>(h->lowcase_key),
+                          h->key.len);
+
+    if (name == "cache-control") {
+        return add_to(r, out.cache_control, h);
+    }
+
+    if (name == "link") {
+        return add_to(r, out.link, h);
+    }
+
+    /* nginx makes a relative Location absolute, but only its own. */
+    if (name == "location") {
+        if (head.own_location) {
+            out.location = h;
+        }
+
+        return NGX_OK;
+    }
+
+    for (const known_header &known : known_headers) {
+        if (name == known.name) {
+            out.*known.where = h;
+            break;
+        }
+    }
+
+    if (out.last_modified == h) {
+        out.last_modified_time = ngx_parse_http_time(h->value.data,
+                                                     h->value.len);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_table_elt_t *
+push(ngx_list_t *list, const field &f, u_char *lowcase)
+{
+    auto *h = static_cast<ngx_table_elt_t *>(ngx_list_push(list));
+
+    if (h != nullptr) {
+        *h = {};
+        h->key = str(f.name);
+        h->value = str(f.value);
+        h->lowcase_key = lowcase;
+        h->hash = ngx_hash_strlow(lowcase, h->key.data, h->key.len);
+    }
+
+    return h;
+}
+
+
+/* Room for all names in lower case, in one piece. */
+u_char *
+room_for_names(ngx_http_request_t *r, response_reader reader)
+{
+    std::size_t size = 1;
+    field f;
+
+    while (reader.next_header(f)) {
+        size += f.name.size();
+    }
+
+    while (reader.next_trailer(f)) {
+        size += f.name.size();
+    }
+
+    return static_cast<u_char *>(ngx_pnalloc(r->pool, size));
+}
+
+
+ngx_int_t
+set_fields(ngx_http_request_t *r, response_reader &reader)
+{
+    u_char *names = room_for_names(r, reader);
+    field f;
+
+    if (names == nullptr) {
+        return NGX_ERROR;
+    }
+
+    while (reader.next_header(f)) {
+        ngx_table_elt_t *h = push(&r->headers_out.headers, f, names);
+
+        if (h == nullptr || place(r, reader.head(), h) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        names += f.name.size();
+    }
+
+    while (reader.next_trailer(f)) {
+
+        if (push(&r->headers_out.trailers, f, names) == nullptr) {
+            return NGX_ERROR;
+        }
+
+        names += f.name.size();
+        r->expect_trailers = 1;
+        r->headers_out.content_length_n = -1;
+    }
+
+    return NGX_OK;
+}
+
+
+void
+set_head(ngx_http_request_t *r, const response_head &head)
+{
+    ngx_http_headers_out_t &out = r->headers_out;
+
+    out.status = head.status;
+    out.status_line = str(head.status_line);
+    out.content_type = str(head.content_type);
+    out.content_type_len = head.content_type_length;
+    out.content_type_lowcase = nullptr;
+    out.charset = str(head.charset);
+    out.content_length_n = head.content_length;
+    out.last_modified_time = static_cast<time_t>(head.last_modified);
+}
+
+
+ngx_int_t
+mark(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.conf->replay_header.len == 0) {
+        return NGX_OK;
+    }
+
+    auto *h = static_cast<ngx_table_elt_t *>(
+        ngx_list_push(&r->headers_out.headers));
+
+    if (h == nullptr) {
+        return NGX_ERROR;
+    }
+
+    *h = {};
+    h->hash = 1;
+    h->key = ctx.conf->replay_header;
+    ngx_str_set(&h->value, "true");
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+send(context &ctx, std::span<const std::uint8_t> body)
+{
+    ngx_http_request_t *r = ctx.request;
+    auto *b = static_cast<ngx_buf_t *>(ngx_calloc_buf(r->pool));
+
+    if (b == nullptr) {
+        return NGX_ERROR;
+    }
+
+    if (!body.empty()) {
+        /* The bytes are the request's own copy: filters may write there. */
+        b->pos = b->start = const_cast<u_char *>(body.data());
+        b->last = b->end = b->start + body.size();
+        b->temporary = 1;
+    }
+
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    ngx_chain_t out = {b, nullptr};
+
+    return send_below(r, &out);
+}
+
+
+ngx_int_t
+send_response(context &ctx, response_reader &reader)
+{
+    ngx_http_request_t *r = ctx.request;
+    unsigned status = reader.head().status;
+
+    if (ctx.conf->replay_empty && status >= 200 && status < 300) {
+        r->headers_out.status = NGX_HTTP_NO_CONTENT;
+
+        return mark(ctx) == NGX_OK ? send(ctx, {}) : NGX_ERROR;
+    }
+
+    set_head(r, reader.head());
+
+    if (set_fields(r, reader) != NGX_OK || mark(ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return send(ctx, reader.body());
+}
+
+}
+
+
+ngx_int_t
+replay(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    response_reader reader;
+
+    if (!reader.open(ctx.answer.response)) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: a stored response cannot be read");
+        ctx.status = status::store_error;
+        return send_problem(ctx, error_code::store_unavailable);
+    }
+
+    ctx.status = status::replay;
+    ctx.at = stage::passed;
+
+    ngx_http_finalize_request(r, send_response(ctx, reader));
+
+    return NGX_DONE;
+}
+
+}

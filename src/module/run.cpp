@@ -1,0 +1,577 @@
+#include "module/context.h"
+
+#include <algorithm>
+
+namespace idempotency {
+
+namespace {
+
+/* What a peer's owner has put into the upstream, behind our guard. */
+struct guarded_peer {
+    void *data;
+    ngx_event_get_peer_pt get;
+    ngx_event_free_peer_pt free;
+    ngx_event_notify_peer_pt notify;
+#if (NGX_SSL || NGX_COMPAT)
+    ngx_event_set_peer_session_pt set_session;
+    ngx_event_save_peer_session_pt save_session;
+#endif
+};
+
+
+/* Answers that let nginx try another peer come from peers that were sent to.
+ */
+constexpr ngx_uint_t answered_by_peer = NGX_HTTP_UPSTREAM_FT_HTTP_500
+                                        | NGX_HTTP_UPSTREAM_FT_HTTP_502
+                                        | NGX_HTTP_UPSTREAM_FT_HTTP_503
+                                        | NGX_HTTP_UPSTREAM_FT_HTTP_504
+                                        | NGX_HTTP_UPSTREAM_FT_HTTP_403
+                                        | NGX_HTTP_UPSTREAM_FT_HTTP_404
+                                        | NGX_HTTP_UPSTREAM_FT_HTTP_429;
+
+
+void
+renewed(settle_waiter &waiter, settle_result result)
+{
+    auto *ctx = static_cast<context *>(waiter.owner);
+
+    if (ctx->at != stage::running) {
+        return;
+    }
+
+    if (result == settle_result::lost) {
+        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
+                      "idempotency: the lease of a running request was lost");
+        return;
+    }
+
+    ngx_add_timer(&ctx->run.renewal.event, ctx->conf->lease / 3);
+}
+
+
+void
+renew(ngx_event_t *event)
+{
+    auto *ctx = own_event::owner_of<context>(event);
+
+    ctx->run.renewed = {ctx, renewed};
+    ctx->conf->store->backend->renew(ctx->own, ctx->run.renewed);
+}
+
+
+/* A byte to one of them, and no other may be tried. */
+bool
+any_byte_sent(ngx_http_request_t *r)
+{
+    for (auto &s : elements<ngx_http_upstream_state_t>(r->upstream_states)) {
+        if (s.bytes_sent > 0) {
+            return true;
+        }
+    }
+
+    return r->upstream != nullptr && r->upstream->peer.connection != nullptr
+           && r->upstream->peer.connection->sent > 0;
+}
+
+
+ngx_int_t
+get_peer(ngx_peer_connection_t *pc, void *data)
+{
+    auto *peer = static_cast<guarded_peer *>(data);
+
+    return peer->get(pc, peer->data);
+}
+
+
+/*
+ * nginx decides on a further try after it has freed the peer: by the tries
+ * that are left and, for a kept connection, by one more.
+ */
+void
+free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state)
+{
+    auto *peer = static_cast<guarded_peer *>(data);
+    bool sent = pc->connection != nullptr && pc->connection->sent > 0;
+
+    peer->free(pc, peer->data, state);
+
+    if (sent) {
+        pc->tries = 0;
+        pc->cached = 0;
+    }
+}
+
+
+void
+notify_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t type)
+{
+    auto *peer = static_cast<guarded_peer *>(data);
+
+    peer->notify(pc, peer->data, type);
+}
+
+
+#if (NGX_SSL || NGX_COMPAT)
+
+ngx_int_t
+set_peer_session(ngx_peer_connection_t *pc, void *data)
+{
+    auto *peer = static_cast<guarded_peer *>(data);
+
+    return peer->set_session(pc, peer->data);
+}
+
+
+void
+save_peer_session(ngx_peer_connection_t *pc, void *data)
+{
+    auto *peer = static_cast<guarded_peer *>(data);
+
+    peer->save_session(pc, peer->data);
+}
+
+#endif
+
+
+ngx_int_t
+guard_peer(ngx_http_request_t *r)
+{
+    ngx_peer_connection_t *pc = &r->upstream->peer;
+    auto *peer = make<guarded_peer>(r->pool);
+
+    if (peer == nullptr) {
+        return NGX_ERROR;
+    }
+
+    peer->data = pc->data;
+    peer->get = pc->get;
+    peer->free = pc->free;
+    peer->notify = pc->notify;
+
+    pc->data = peer;
+    pc->get = get_peer;
+    pc->free = free_peer;
+
+    if (pc->notify != nullptr) {
+        pc->notify = notify_peer;
+    }
+
+#if (NGX_SSL || NGX_COMPAT)
+    peer->set_session = pc->set_session;
+    peer->save_session = pc->save_session;
+
+    if (pc->set_session != nullptr) {
+        pc->set_session = set_peer_session;
+    }
+
+    if (pc->save_session != nullptr) {
+        pc->save_session = save_peer_session;
+    }
+#endif
+
+    return NGX_OK;
+}
+
+
+/* The exchange goes to its end without the client, and to one peer. */
+ngx_int_t
+guard_conf(context &ctx)
+{
+    ngx_http_upstream_t *u = ctx.request->upstream;
+
+    if (u->conf == ctx.run.upstream_conf) {
+        return NGX_OK;
+    }
+
+    auto *conf = make<ngx_http_upstream_conf_t>(ctx.request->pool, *u->conf);
+
+    if (conf == nullptr) {
+        return NGX_ERROR;
+    }
+
+    conf->ignore_client_abort = 1;
+    conf->next_upstream &= ~answered_by_peer;
+
+#if (nginx_version >= 1029000)
+    conf->pass_early_hints = 0;
+#endif
+
+    ctx.run.upstream_conf = conf;
+    u->conf = conf;
+
+    return NGX_OK;
+}
+
+
+context *
+guarded_run(ngx_http_request_t *r)
+{
+    if (r != r->main) {
+        return nullptr;
+    }
+
+    context *ctx = find_context(r);
+
+    if (ctx == nullptr || ctx->at != stage::running || ctx->conf->dry_run
+        || (ctx->run.frozen && !ctx->run.delegated))
+    {
+        return nullptr;
+    }
+
+    return ctx;
+}
+
+
+/* In front of the init_peer() of every upstream; before its first peer. */
+ngx_int_t
+init_guarded_peer(ngx_http_request_t *r, ngx_http_upstream_srv_conf_t *us)
+{
+    auto *main = static_cast<main_conf *>(
+        ngx_http_get_module_main_conf(r, ngx_http_idempotency_module));
+    auto known = elements<guarded_upstream>(&main->upstreams);
+    auto found = std::lower_bound(
+        known.begin(), known.end(), us,
+        [](const guarded_upstream &g, ngx_http_upstream_srv_conf_t *p) {
+            return g.upstream < p;
+        });
+
+    ngx_int_t rc = found->init(r, us);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    context *ctx = guarded_run(r);
+
+    if (ctx == nullptr) {
+        return NGX_OK;
+    }
+
+    if (guard_conf(*ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return guard_peer(r);
+}
+
+
+/* For peers that were resolved at run time: they have no init_peer(). */
+ngx_int_t
+reinit_once(ngx_http_request_t *r)
+{
+    context *ctx = find_context(r);
+
+    if (any_byte_sent(r)) {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: a peer was sent to, no other is tried");
+        return NGX_ERROR;
+    }
+
+    return ctx->run.reinit_request(r);
+}
+
+
+/*
+ * The client's leaving must not end the exchange.  The body was read by the
+ * gate, so that the upstream was started inside the content handler's call.
+ */
+ngx_int_t
+guard_exchange(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_http_upstream_t *u = r->upstream;
+
+    if (u == nullptr || u == ctx.run.upstream_before) {
+        return NGX_OK;
+    }
+
+    bool resolved_later = u->conf != ctx.run.upstream_conf;
+
+    if (guard_conf(ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (resolved_later && u->reinit_request != reinit_once) {
+        ctx.run.reinit_request = u->reinit_request;
+        u->reinit_request = reinit_once;
+    }
+
+    if (u->cleanup != nullptr) {
+        r->read_event_handler = ngx_http_block_reading;
+
+        if (!u->header_sent) {
+            r->write_event_handler = ngx_http_request_empty_handler;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+run_content(ngx_http_request_t *r)
+{
+    context *ctx = find_context(r);
+
+    ctx->run.upstream_before = r->upstream;
+
+    ngx_int_t rc = ctx->run.content_handler(r);
+
+    if (guarded_run(r) != nullptr && guard_exchange(*ctx) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return rc;
+}
+
+
+void
+wrap_content_handler(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (r->content_handler != nullptr && r->content_handler != run_content) {
+        ctx.run.content_handler = r->content_handler;
+        r->content_handler = run_content;
+    }
+}
+
+
+/* The answer of an application that sends nginx elsewhere for the rest. */
+bool
+application_redirected(ngx_http_request_t *r)
+{
+    ngx_http_upstream_t *u = r->upstream;
+
+    return u != nullptr && u->headers_in.x_accel_redirect != nullptr
+           && !(u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT)
+           && !(u->conf->intercept_errors
+                && u->headers_in.status_n >= NGX_HTTP_SPECIAL_RESPONSE);
+}
+
+
+ngx_uint_t
+last_upstream_status(ngx_http_request_t *r)
+{
+    auto states = elements<ngx_http_upstream_state_t>(r->upstream_states);
+
+    return !states.empty() && states.back().status >= NGX_HTTP_SPECIAL_RESPONSE
+               ? states.back().status
+               : NGX_HTTP_BAD_GATEWAY;
+}
+
+
+/* What the peers have done is known; what follows only dresses it. */
+void
+freeze(context &ctx)
+{
+    ngx_http_upstream_t *u = ctx.request->upstream;
+
+    ctx.run.seen = collect_evidence(ctx, true);
+    ctx.run.frozen = true;
+    ctx.run.delegated = application_redirected(ctx.request);
+
+    if (u != nullptr && u->headers_in.headers.part.elts != nullptr) {
+        ctx.run.word = take_app_word(ctx.request, ctx.conf,
+                                     u->headers_in.headers);
+    }
+}
+
+
+bool
+is_answered(const ngx_http_upstream_state_t &s)
+{
+    return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
+}
+
+
+bool
+last_peer_failed(ngx_http_request_t *r)
+{
+    auto states = elements<ngx_http_upstream_state_t>(r->upstream_states);
+
+    return !states.empty() && states.back().bytes_sent > 0
+           && !is_answered(states.back());
+}
+
+
+void
+ignore_result(settle_waiter &, settle_result)
+{}
+
+
+/* For what is settled after its request: nobody waits for the answer. */
+settle_waiter nobody = {nullptr, ignore_result};
+
+}
+
+
+ngx_int_t
+start_run(context &ctx)
+{
+    ctx.at = stage::running;
+
+    ctx.run.renewal.init(&ctx, renew, ctx.request->connection->log);
+    ngx_add_timer(&ctx.run.renewal.event, ctx.conf->lease / 3);
+
+    wrap_content_handler(ctx);
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * The run came through the gate once more.  If no peer was asked yet, its
+ * handler has only sent it on (ngx.exec), and the run begins here.  After
+ * X-Accel-Redirect or error_page to a URI, what comes is another request.  A
+ * named location would send the same request again: if it may have been
+ * executed, that is not done.
+ */
+ngx_int_t
+enter_again(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.at == stage::settled || ctx.run.frozen) {
+        return NGX_DECLINED;
+    }
+
+    bool sent = any_byte_sent(r);
+    bool asked = sent || r->upstream != ctx.run.upstream_before;
+    bool same_request = view(r->method_name) == view(ctx.method)
+                        && view(r->uri) == view(ctx.uri);
+
+    if (asked && (!same_request || application_redirected(r))) {
+        freeze(ctx);
+
+        if (ctx.run.delegated) {
+            wrap_content_handler(ctx);
+        }
+
+        return NGX_DECLINED;
+    }
+
+    if (!sent || ctx.conf->dry_run || r->content_handler == nullptr) {
+        wrap_content_handler(ctx);
+        return NGX_DECLINED;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: a peer was sent to, the request is not run "
+                  "again in a named location");
+
+    r->error_page = 1;
+    return static_cast<ngx_int_t>(last_upstream_status(r));
+}
+
+
+evidence
+collect_evidence(context &ctx, bool complete)
+{
+    ngx_http_request_t *r = ctx.request;
+    evidence seen;
+
+    if (ctx.run.frozen) {
+        seen = ctx.run.seen;
+
+        if (ctx.run.delegated) {
+            seen.complete = complete;
+            seen.unanswered = seen.unanswered || last_peer_failed(r);
+        }
+
+        return seen;
+    }
+
+    seen.sent = any_byte_sent(r);
+    seen.own_handler = r->upstream == ctx.run.upstream_before || r->cached;
+    seen.complete = complete;
+    seen.status = r->headers_out.status;
+
+    for (auto &s : elements<ngx_http_upstream_state_t>(r->upstream_states)) {
+
+        if (is_answered(s)) {
+            seen.status = static_cast<unsigned>(s.status);
+
+        } else if (s.bytes_sent > 0) {
+            seen.unanswered = true;
+        }
+    }
+
+    return seen;
+}
+
+
+/* The outcome is with the store, or never will be. */
+void
+end_run(context &ctx, settle_result result)
+{
+    ctx.at = stage::settled;
+    ctx.run.renewal.stop();
+
+    if (result == settle_result::lost) {
+        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
+                      "idempotency: a request outlived its lease, its "
+                      "outcome was not stored");
+    }
+
+    wake_one(ctx.own.name);
+}
+
+
+/* The request dies without an outcome: what is known decides. */
+void
+abandon_run(context &ctx)
+{
+    outcome_rules rules = rules_of(ctx.conf);
+    evidence seen = collect_evidence(ctx, false);
+    outcome how = decide(seen, ctx.run.word, rules);
+    store *backend = ctx.conf->store->backend;
+
+    switch (how.end) {
+
+    case ending::released: backend->release(ctx.own, nobody); break;
+
+    case ending::unknown: backend->hold(ctx.own, how.ttl, nobody); break;
+
+    default:
+        backend->complete(
+            ctx.own,
+            {record_state::not_kept, ttl_without_response(rules.ttl), {}, {}},
+            nobody);
+    }
+
+    end_run(ctx, settle_result::done);
+}
+
+
+ngx_int_t
+guard_upstreams(ngx_conf_t *cf, main_conf *main)
+{
+    auto *upstreams = static_cast<ngx_http_upstream_main_conf_t *>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_upstream_module));
+
+    for (auto *us :
+         elements<ngx_http_upstream_srv_conf_t *>(&upstreams->upstreams))
+    {
+        auto *slot = static_cast<guarded_upstream *>(
+            ngx_array_push(&main->upstreams));
+
+        if (slot == nullptr) {
+            return NGX_ERROR;
+        }
+
+        *slot = {us, us->peer.init};
+        us->peer.init = init_guarded_peer;
+    }
+
+    auto all = elements<guarded_upstream>(&main->upstreams);
+
+    std::sort(all.begin(), all.end(),
+              [](const guarded_upstream &a, const guarded_upstream &b) {
+                  return a.upstream < b.upstream;
+              });
+
+    return NGX_OK;
+}
+
+}

@@ -1,0 +1,332 @@
+# What nginx -t says to each directive's good and bad values.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Test::More;
+use lib 't/lib';
+use Nginx;
+
+my $ON = 'idempotency on; idempotency_scope none;';
+my $PASS = 'proxy_pass http://127.0.0.1:1;';
+
+sub in_location ($text) {
+    return "server {\nlisten 127.0.0.1:%%PORT%%;\nlocation / {\n$text\n}\n}";
+}
+
+sub accepts ($http, $claim) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my ($ok, $text) = Nginx->conf_test($http);
+    ok($ok, $claim) or diag($text);
+}
+
+# The message is the whole of what nginx says, and names the line of $culprit.
+sub refuses ($http, $culprit, $message, $claim) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my ($ok, $text) = Nginx->conf_test($http);
+    my ($emerg, $line) = $text =~ /\[emerg\] (?:\d+#\d+: )?(.*?)(?: in \S+nginx\.conf:(\d+))?$/m;
+    is_deeply([$ok, $emerg, $line], [0, $message, line_of($http, $culprit)], $claim)
+        or diag($text);
+}
+
+sub line_of ($http, $text) {
+    my $all = Nginx->prepare(http => $http)->conf;
+    return 1 + (substr($all, 0, rindex $all, $text) =~ tr/\n//);
+}
+
+# ---- bad values -----------------------------------------------------------
+
+my $time = 'write a number with a unit, e.g. "500ms", "30s" or "5m"';
+my $length = 'in "idempotency_key_length" directive, write "MIN-MAX" with'
+    . ' 1 <= MIN <= MAX <= 4096, e.g. "1-255"';
+my $ttl_time = 'in "idempotency_ttl" directive, write e.g. "24h", "60s", "0" or "forever"';
+my $ttl_code = 'in "idempotency_ttl" directive, write a code from 200 to 599,'
+    . ' a class such as "4xx", or "any"';
+my $unknown = 'in "idempotency_unknown_status" directive, write codes from'
+    . ' 200 to 599, or "off"';
+my $errors = 'the codes are key_missing, key_invalid, key_not_supported,'
+    . ' scope_missing, in_progress, outcome_unknown, response_not_kept,'
+    . ' key_reused and store_unavailable';
+my $header = 'in "idempotency_key" directive, write e.g. "header:Idempotency-Key"';
+my $url = 'in "idempotency_docs" directive, write e.g.'
+    . ' "https://example.com/docs/idempotency"';
+my $replay = 'in "idempotency_replay_header" directive, write a name, or "off"';
+my $constant = 'in "idempotency_scope" directive is the same for every caller,'
+    . ' write a variable that identifies the caller, or "none"';
+my $size = 'in "idempotency_max_response" directive, write e.g. "64k" or "1m"';
+my $methods = 'in "idempotency_methods" directive, write e.g. "POST PATCH"';
+
+my @bad = (
+    ['idempotency_scope "";', qq("" $constant)],
+    ['idempotency_scope everybody;', qq("everybody" $constant)],
+    ['idempotency_scope $remote_user x;', qq("x" $constant)],
+    ['idempotency_scope $remote_user none;',
+        '"none" in "idempotency_scope" directive stands alone'],
+    ['idempotency_scope none $remote_user;',
+        '"none" in "idempotency_scope" directive stands alone'],
+    ['idempotency_scope $;', 'invalid variable name'],
+
+    ['idempotency_key Idempotency-Key;', 'invalid source "Idempotency-Key" in'
+        . ' "idempotency_key" directive, write "header:NAME" or a string with variables'],
+    ['idempotency_key "";', 'invalid source "" in "idempotency_key" directive,'
+        . ' write "header:NAME" or a string with variables'],
+    ['idempotency_key header:;', qq(invalid header name in "header:" $header)],
+    ['idempotency_key "header:a b";', qq(invalid header name in "header:a b" $header)],
+    ['idempotency_key header:X-Ok header:a:b;',
+        qq(invalid header name in "header:a:b" $header)],
+
+    (map { ["idempotency_key_length $_;", qq(invalid value "$_" $length)] }
+        qw(255 0-10 10-5 1-4097 a-b -5 5- - 1-2-3 1-99999999999999999999)),
+
+    ['idempotency_methods post;', qq(invalid method "post" $methods)],
+    ['idempotency_methods POST "";', qq(invalid method "" $methods)],
+    ['idempotency_methods POST,PUT;', qq(invalid method "POST,PUT" $methods)],
+
+    (map { ["idempotency_$_ yes;",
+            qq(invalid value "yes" in "idempotency_$_" directive, it must be "on" or "off")] }
+        qw(scope_route strict_methods required dry_run hold app_control)),
+
+    (map { my ($name, $choices) = @$_;
+        ["idempotency_$name maybe;",
+            qq(invalid value "maybe" in "idempotency_$name" directive, it must be $choices)] }
+        [key_format => '"any" or "uuid"'],
+        [fingerprint => '"auto" or "raw" or "off"'],
+        [unknown_outcome => '"hold" or "release"'],
+        [store_failure => '"reject" or "pass"'],
+        [replay => '"response" or "empty"']),
+
+    (map { my $name = $_;
+        map { ["idempotency_$name $_;",
+            qq(invalid time "$_" in "idempotency_$name" directive, $time)] }
+            qw(soon -1s 5x 99999999999999999999s) }
+        qw(lease wait retry_after)),
+    ['idempotency_lease 0;', '"idempotency_lease" must be at least "100ms"'],
+    ['idempotency_lease 99ms;', '"idempotency_lease" must be at least "100ms"'],
+
+    (map { ["idempotency_max_response $_;", qq(invalid size "$_" $size)] }
+        qw(lots -1 1x 99999999999999999999)),
+
+    (map { ["idempotency_ttl $_;", qq(invalid time "$_" $ttl_time)] }
+        qw(2xx banana -1s 99999999999999999999s)),
+    ['idempotency_ttl 24h 2xx;', qq(invalid time "2xx" $ttl_time)],
+    ['idempotency_ttl forever 4xx 1m;', qq(invalid status "forever" $ttl_code)],
+    (map { ["idempotency_ttl $_ 1h;", qq(invalid status "$_" $ttl_code)] }
+        qw(6xx 1xx 2XX 199 600 100 99 all 20 2000)),
+    ["idempotency_ttl 2xx 1h;\nidempotency_ttl 2xx 2h;",
+        '"2xx" has its time in another "idempotency_ttl" directive already'],
+    ["idempotency_ttl 1h;\nidempotency_ttl 3xx 2h;",
+        '"3xx" has its time in another "idempotency_ttl" directive already'],
+    ["idempotency_ttl 409 1h;\nidempotency_ttl 4xx 2h;\nidempotency_ttl 409 0;",
+        '"409" has its time in another "idempotency_ttl" directive already'],
+
+    (map { ["idempotency_unknown_status $_;", qq(invalid status "$_" $unknown)] }
+        qw(199 600 5xx none)),
+    ['idempotency_unknown_status 502 off;', qq(invalid status "off" $unknown)],
+
+    ['idempotency_replay_header "";', qq(invalid header name "" $replay)],
+    ['idempotency_replay_header "a b";', qq(invalid header name "a b" $replay)],
+
+    ['idempotency_error gone 410;', 'unknown error code "gone" in'
+        . qq( "idempotency_error" directive, $errors)],
+    (map { ["idempotency_error in_progress $_;", qq(invalid status "$_" in)
+            . ' "idempotency_error" directive, write a code from 400 to 599'] }
+        qw(200 399 600 4xx)),
+
+    ['idempotency_docs "";', qq(invalid URL "" $url)],
+    ['idempotency_docs "https://a/b c";', qq(invalid URL "https://a/b c" $url)],
+    ['idempotency_docs "https://a/<b>";', qq(invalid URL "https://a/<b>" $url)],
+    [q(idempotency_docs 'https://a/"b"';), qq(invalid URL "https://a/"b"" $url)],
+
+    ['idempotency_bypass $;', 'invalid variable name'],
+    ['idempotency_bypass $http_a $;', 'invalid variable name'],
+);
+
+for my $case (@bad) {
+    my ($lines, $message) = @$case;
+    my ($culprit) = $lines =~ /([^\n]*)\z/;
+    refuses(in_location("$lines\n$PASS"), $culprit, $message, $lines =~ tr/\n/ /r);
+}
+
+for my $name (qw(hide pass)) {
+    my $line = qq(idempotency_${name}_header X-Ok "a b";);
+    my ($ok, $text) = Nginx->conf_test(in_location("$line\n$PASS"));
+    ok(!$ok, $line);
+    like($text, qr/invalid header name "a b" in "idempotency_${name}_header" directive.*write/,
+        "idempotency_${name}_header says what to write");
+}
+
+# ---- duplicates, places, counts ------------------------------------------
+
+my %once = (
+    idempotency => ['on', 'off'], idempotency_scope => ['none', '$remote_user'],
+    idempotency_key => ['header:A', '$arg_k'], idempotency_key_length => ['1-2', '1-2'],
+    idempotency_key_format => ['any', 'uuid'], idempotency_methods => ['POST', 'PUT'],
+    idempotency_fingerprint => ['raw', 'auto'], idempotency_unknown_status => ['off', '502'],
+    idempotency_unknown_outcome => ['hold', 'release'], idempotency_lease => ['1s', '2s'],
+    idempotency_wait => ['1s', '0'], idempotency_retry_after => ['1s', '0'],
+    idempotency_store_failure => ['pass', 'pass'], idempotency_replay => ['empty', 'response'],
+    idempotency_replay_header => ['off', 'A'], idempotency_max_response => ['1k', '2k'],
+    idempotency_docs => ['http://a', 'http://b'],
+    (map { ("idempotency_$_" => ['on', 'off']) }
+        qw(scope_route strict_methods required dry_run hold app_control)),
+);
+
+for my $name (sort keys %once) {
+    my ($one, $two) = @{ $once{$name} };
+    refuses(in_location("$name $one;\n$name $two;"), "$name $two;",
+        qq("$name" directive is duplicate), "$name twice on one level");
+}
+
+refuses(in_location("idempotency_error in_progress 425;\nidempotency_error in_progress 423;"),
+    'idempotency_error in_progress 423', '"idempotency_error" directive is duplicate',
+    'idempotency_error twice for one code');
+
+for my $name ((sort keys %once), qw(idempotency_ttl idempotency_bypass idempotency_error
+    idempotency_hide_header idempotency_pass_header)) {
+    refuses(in_location("$name;"), "$name;",
+        qq(invalid number of arguments in "$name" directive), "$name without a value");
+}
+
+refuses(in_location('idempotency on off;'), 'idempotency on off',
+    'invalid number of arguments in "idempotency" directive', 'idempotency takes one value');
+
+# ---- stores ---------------------------------------------------------------
+
+my $store_name = 'it is made of letters, digits, "_", "-" and "." and is neither "on" nor "off"';
+my $memory = 'write e.g. "memory:64m", at least "memory:32k"';
+
+for my $case (
+    ['idempotency_store on memory:1m;', qq(invalid idempotency store name "on", $store_name)],
+    ['idempotency_store off memory:1m;', qq(invalid idempotency store name "off", $store_name)],
+    ['idempotency_store a/b memory:1m;', qq(invalid idempotency store name "a/b", $store_name)],
+    ['idempotency_store "" memory:1m;', qq(invalid idempotency store name "", $store_name)],
+    ['idempotency_store a memory:;', qq(invalid size "" of idempotency store "a", $memory)],
+    ['idempotency_store a memory:lots;', qq(invalid size "lots" of idempotency store "a", $memory)],
+    ['idempotency_store a memory:31k;', qq(invalid size "31k" of idempotency store "a", $memory)],
+    ['idempotency_store a memory:1m prefix=x;', 'unknown parameter "prefix=x" of'
+        . ' idempotency store "a", a memory store has none'],
+    ["idempotency_store a memory:1m;\nidempotency_store a memory:2m;",
+        'idempotency store "a" is already defined'],
+    ["idempotency_store default memory:1m;\nidempotency_store default memory:2m;",
+        'idempotency store "default" is already defined'],
+    ['idempotency_store a;', 'invalid number of arguments in "idempotency_store" directive'],
+) {
+    my ($lines, $message) = @$case;
+    my ($culprit) = $lines =~ /([^\n]*)\z/;
+    refuses($lines, $culprit, $message, $lines =~ tr/\n/ /r);
+}
+
+{
+    my ($ok, $text) = Nginx->conf_test('idempotency_store a memcached:1m;');
+    ok(!$ok, 'a store of an unknown kind');
+    like($text, qr/unknown store "memcached:1m" in "idempotency_store" directive, write .*"memory:/,
+        'says which kinds there are');
+}
+
+refuses(in_location('idempotency_store a memory:1m;'), 'idempotency_store a',
+    '"idempotency_store" directive is not allowed here', 'stores are defined in http');
+
+{
+    my $http = in_location("idempotency payments;\nidempotency_scope none;\n$PASS");
+    my ($ok, $text) = Nginx->conf_test($http);
+    my $line = line_of($http, 'idempotency payments');
+    ok(!$ok, 'a store that is nowhere defined');
+    like($text, qr/\[emerg\] .*idempotency store "payments", used in \S+nginx\.conf:$line, is not defined: add "idempotency_store payments memory:64m;" to http\{\}/,
+        'says where it is used and what to add');
+}
+
+{
+    my ($ok, $text) = Nginx->conf_test(
+        in_location("idempotency \$arg_store;\nidempotency_scope none;\n$PASS"));
+    ok(!$ok, 'a store cannot be a variable');
+    unlike($text, qr/add "idempotency_store \$/, 'and no line is advised that would be refused');
+}
+
+accepts(in_location("$ON\n$PASS"), 'the embedded store needs no set-up');
+accepts("idempotency_store default memory:1m;\n" . in_location("$ON\n$PASS"),
+    'the embedded store can be given another size');
+accepts(in_location("$ON\n$PASS") . "\nidempotency_store default memory:1m;",
+    'the embedded store can be given another size after its use');
+accepts(in_location("idempotency late;\nidempotency_scope none;\n$PASS")
+    . "\nidempotency_store late memory:32k;", 'a store can be named before it is defined');
+accepts("idempotency_store a.b-C_9 memory:1m;\n"
+    . in_location("idempotency a.b-C_9;\nidempotency_scope none;\n$PASS"),
+    'a store name of letters, digits, ".", "-" and "_"');
+accepts("idempotency_store unused memory:1m;\n" . in_location($PASS),
+    'a store that nobody uses');
+
+# ---- scope ----------------------------------------------------------------
+
+# nginx names no line here: the message has that of "idempotency on".
+sub misses_scope ($http, $location, $claim) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my ($ok, $text) = Nginx->conf_test($http);
+    my $line = line_of($http, 'idempotency on');
+    my $message = qr/"idempotency_scope" is missing for location "\Q$location\E", where idempotency is on by \S+nginx\.conf:$line: name what identifies the caller, e\.g\. "idempotency_scope \$http_authorization;", or write "idempotency_scope none;" if all clients may share their keys/;
+    ok(!$ok && $text =~ $message, $claim) or diag($text);
+}
+
+misses_scope(in_location("idempotency on;\n$PASS"), '/', 'a location with a handler needs a scope');
+misses_scope("idempotency on;\n" . in_location($PASS), '/',
+    'idempotency on in http asks every location with a handler for a scope');
+misses_scope("server {\nidempotency on;\nlocation /a {\nlocation /a/b { $PASS }\n}\n}", '/a/b',
+    'idempotency on in server reaches nested locations');
+misses_scope("server {\nidempotency on;\nlocation \@app { $PASS }\n}", '@app',
+    'a named location with a handler needs a scope');
+misses_scope("server {\nidempotency on;\nlocation ~ \\.php\$ { fastcgi_pass 127.0.0.1:1; }\n}",
+    '\.php$', 'a location by regular expression needs a scope');
+
+for my $handler ('return 204;', 'rewrite ^ /b last;', 'try_files $uri @app;', 'root /tmp;',
+    'deny all;', 'index index.html;') {
+    accepts("idempotency on;\nserver {\nlocation / { $handler }\n"
+        . "location \@app { idempotency off; $PASS }\n}",
+        "no scope is needed where no handler answers: $handler");
+}
+
+accepts("server {\nidempotency on;\nlocation / { idempotency off; $PASS }\n}",
+    'no scope is needed where idempotency is off again');
+accepts("idempotency_scope \$remote_user;\n" . in_location("idempotency on;\n$PASS"),
+    'the scope may come from another level');
+accepts(in_location($PASS), 'without the directives nothing changes');
+
+# ---- good values ----------------------------------------------------------
+
+my @good = map {"idempotency_$_;"} (
+    'scope $http_authorization', 'scope $remote_user $cookie_session', 'scope "u:$remote_user"',
+    'scope_route off', 'key header:Idempotency-Key', 'key header:x-request-id $arg_key',
+    'key "$arg_a:$arg_b"', 'key_length 1-1', 'key_length 36-36', 'key_length 1-4096',
+    'key_format any', 'key_format uuid', 'methods GET POST', 'methods VERSION-CONTROL',
+    'strict_methods on', 'required on', 'bypass $http_x', 'bypass $http_x $arg_y', 'dry_run on',
+    'fingerprint auto', 'fingerprint raw', 'fingerprint off',
+    'ttl 24h', 'ttl forever', 'ttl 0', 'ttl 90', 'ttl 1d12h', 'ttl any 1s', 'ttl 200 201 4xx 1h',
+    'ttl 24h; idempotency_ttl 4xx 60s; idempotency_ttl 409 0', 'ttl any 1h; idempotency_ttl 2h',
+    'unknown_status off', 'unknown_status 502 503 504', 'unknown_status 200',
+    'unknown_outcome hold', 'unknown_outcome release', 'lease 100ms', 'lease 5m', 'wait 0',
+    'wait 500ms', 'wait 10', 'retry_after 0', 'retry_after 1m', 'store_failure reject',
+    'store_failure pass', 'replay response', 'replay empty', 'replay_header off',
+    'replay_header X-Replayed', 'hide_header A', 'hide_header A B; idempotency_hide_header C',
+    'pass_header Set-Cookie', 'pass_header A B; idempotency_pass_header C', 'max_response 0',
+    'max_response 64k', 'max_response 10m', 'hold off', 'app_control off',
+    'error in_progress 425; idempotency_error key_reused 409', 'error store_unavailable 599',
+    'docs https://example.com/docs?a=b#c',
+);
+
+# One configuration for all: each line stands in a server of its own.
+for my $level ('server', 'location') {
+    my @servers;
+    for my $line (@good) {
+        my $text = 'idempotency on; ' . ($line =~ /_scope / ? $line : "$line idempotency_scope none;");
+        push @servers, $level eq 'server' ? "server { $text location / { $PASS } }"
+            : "server { location / { $text $PASS } }";
+    }
+    accepts(join("\n", @servers), "good values in $level");
+}
+
+accepts(join("\n", map({"$_ $once{$_}[0];"} sort keys %once), 'idempotency_ttl 1h;',
+    'idempotency_bypass $http_x;', 'idempotency_error in_progress 425;',
+    'idempotency_hide_header A;', 'idempotency_pass_header B;', in_location($PASS)),
+    'good values in http');
+
+done_testing();

@@ -1,0 +1,248 @@
+# Where a key comes from, what spells it, and what happens without a good one.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Test::More;
+use lib 't/lib';
+use Ledger;
+use Nginx;
+
+my $ng = Nginx->start(http => <<'CONF');
+log_format key escape=none '$request_uri [$idempotency_key] $idempotency_status';
+access_log %%DIR%%/access.log key;
+idempotency_scope none;
+idempotency on;
+proxy_set_header X-Token $idempotency_key;
+
+server {
+    listen 127.0.0.1:%%PORT%%;
+    location / { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
+
+    location /length/ {
+        idempotency_key_length 3-5;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /long/ {
+        idempotency_key_length 1-4096;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /uuid/ {
+        idempotency_key_format uuid;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /sources/ {
+        idempotency_key header:X-First $http_x_second header:X-Third;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /joined/ {
+        idempotency_key "$http_x_first$http_x_second";
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /required/ {
+        idempotency_required on;
+        idempotency_key header:Idempotency-Key $http_x_second;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /get-purge/ {
+        idempotency_methods GET PURGE;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /strict/ {
+        idempotency_strict_methods on;
+        idempotency_key header:Idempotency-Key $http_x_second;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+}
+CONF
+
+my $UUID = '8e03978e-40d5-43e8-bc93-6894a57f9324';
+my $cases = 0;
+
+# A path of its own for each case: no case meets another's record.
+sub fresh ($place) { return "$place/" . ++$cases }
+
+sub ask ($uri, $headers, $method = 'POST') {
+    return request($ng->port, $method, $uri, headers => ref $headers ? $headers
+        : ['Idempotency-Key' => $headers]);
+}
+
+sub code ($response) {
+    my ($code) = $response->{body} =~ /"code":"(\w+)"/;
+    return join ' ', $response->{status}, $code // ();
+}
+
+sub runs ($uri) { return ledger_count(uri => $uri) }
+
+sub replayed ($response) { return $response->{headers}{'idempotent-replayed'}[0] // 'no' }
+
+# What nginx logs of a request comes after its answer.
+sub logged ($uri) {
+    my $line = qr/^\Q$uri\E \[(.*)\] (\S+)$/m;
+    wait_until(sub { $ng->access_log =~ $line }, 5, "a log line of $uri");
+    return [$ng->access_log =~ $line];
+}
+
+sub same ($place, $one, $two, $claim) {
+    my $uri = fresh($place);
+    my @got = map { ask($uri, $_) } $one, $two;
+    is_deeply([map({ $_->{status} } @got), replayed($got[1]), runs($uri)],
+        [201, 201, 'true', 1], $claim);
+}
+
+sub different ($place, $one, $two, $claim) {
+    my $uri = fresh($place);
+    my @got = map { ask($uri, $_) } $one, $two;
+    is_deeply([map({ $_->{status} } @got), replayed($got[1]), runs($uri)],
+        [201, 201, 'no', 2], $claim);
+}
+
+sub valid ($place, $key, $claim) { same($place, $key, $key, $claim) }
+
+sub refused ($place, $headers, $code, $claim, $method = 'POST') {
+    my $uri = fresh($place);
+    my $got = ask($uri, $headers, $method);
+    my $type = $got->{headers}{'content-type'}[0];
+    is_deeply([code($got), $type, runs($uri)], ["400 $code", 'application/problem+json', 0], $claim);
+}
+
+sub invalid ($place, $key, $claim) { refused($place, $key, 'key_invalid', $claim) }
+
+sub unprotected ($place, $headers, $claim, $method = 'POST') {
+    my $uri = fresh($place);
+    push @$headers, 'X-Execute' => 1;
+    ask($uri, [@$headers], $method) for 1, 2;
+    is_deeply([runs($uri), logged($uri)->[1]], [2, '-'], $claim);
+}
+
+# ---- spelling -------------------------------------------------------------
+
+same('', 'abc-1', '"abc-1"', 'quoted and bare spell the same key');
+same('', '"abc"', '"abc";a;b=1;c=-1.5;d="x\"y";e=tok/en:*;f=?1;g=:YQ==:; h=2',
+    'parameters are ignored');
+same('', 'a\b', '"a\\\\b"', 'an escaped backslash is a backslash');
+same('', " \t abc \t ", 'abc', 'white space around a key does not belong to it');
+same('', '"a b, c"', '"a b, c"', 'a quoted key may hold spaces and commas');
+same('', 'a;b', '"a;b"', 'a bare key has no parameters');
+same('', join('', grep { !/[",]/ } map {chr} 0x21 .. 0x7e), '"'
+    . join('', map { /\\/ ? '\\\\' : $_ } grep { !/[",]/ } map {chr} 0x21 .. 0x7e) . '"',
+    'all printable characters');
+different('', 'abc', 'ABC', 'keys differ by case');
+different('', 'abc', 'abcd', 'keys differ by length');
+different('', '"a"', '" a"', 'white space inside the quotes belongs to the key');
+
+invalid('', '', 'an empty header');
+invalid('', '""', 'an empty string');
+invalid('', '"abc', 'a string without an end');
+invalid('', 'abc"', 'a quote at the end of a bare key');
+invalid('', 'a b', 'a space in a bare key');
+invalid('', 'a,b', 'a comma in a bare key');
+invalid('', '"abc" def', 'something behind a string');
+invalid('', '"a", "b"', 'two strings');
+invalid('', '"a\bc"', 'an escape of another character');
+invalid('', '"abc\"', 'an escaped closing quote');
+invalid('', '"abc";', 'a parameter without a name');
+invalid('', '"abc";A=1', 'a parameter name in capitals');
+invalid('', '"abc";a=', 'a parameter without its value');
+invalid('', "a\tb", 'a tab in a bare key');
+invalid('', "\"a\tb\"", 'a tab in a string');
+invalid('', "a\x{1}b", 'a control character');
+invalid('', "a\x{7f}", 'DEL');
+invalid('', "caf\xc3\xa9", 'a letter beyond ASCII');
+invalid('', "\"caf\xc3\xa9\"", 'a letter beyond ASCII in a string');
+invalid('', ['Idempotency-Key' => 'a', 'Idempotency-Key' => 'a'], 'the header twice, the same');
+invalid('', ['Idempotency-Key' => 'a', 'idempotency-key' => 'b'], 'the header twice, different');
+invalid('', ['Idempotency-Key' => 'a', 'Idempotency-Key' => ''], 'the header twice, once empty');
+
+# ---- length and format ----------------------------------------------------
+
+valid('', 'k' x 255, '255 characters are the most by default');
+invalid('', 'k' x 256, '256 characters are too many');
+valid('', '"' . '\"' x 255 . '"', 'escapes do not count for the length');
+valid('', 'k', 'one character is enough by default');
+invalid('/length', 'ab', 'shorter than the least length');
+valid('/length', 'abc', 'the least length');
+valid('/length', '"abcde"', 'the greatest length, quoted');
+invalid('/length', 'abcdef', 'longer than the greatest length');
+valid('/long', 'k' x 4096, 'a key of 4096 characters where that is allowed');
+different('/long', 'k' x 4095 . 'a', 'k' x 4095 . 'b', 'long keys differ by their last character');
+
+same('/uuid', $UUID, qq("\U$UUID\E"), 'UUIDs are compared whatever their case');
+invalid('/uuid', 'abc', 'no UUID');
+invalid('/uuid', "{$UUID}", 'a UUID in braces');
+invalid('/uuid', $UUID =~ tr/-//dr, 'a UUID without dashes');
+invalid('/uuid', "${UUID}0", 'a UUID and one more digit');
+invalid('/uuid', $UUID =~ s/^8/g/r, 'a UUID with a letter that is no digit');
+
+# ---- sources --------------------------------------------------------------
+
+same('/sources', ['X-First' => 'a'], ['X-First' => 'a', 'X-Second' => 'b', 'X-Third' => 'c'],
+    'the first source that is present decides');
+same('/sources', ['X-Second' => 'a'], ['X-Third' => 'a'], 'all sources name the same keys');
+same('/sources', ['X-Third' => 'a'], ['X-Second' => '', 'X-Third' => 'a'],
+    'an empty variable is not present');
+different('/sources', ['X-First' => 'a', 'X-Third' => 'c'], ['X-First' => 'b', 'X-Third' => 'c'],
+    'sources behind the first that is present do not matter');
+invalid('/sources', ['X-First' => '', 'X-Third' => 'c'], 'an empty header is present');
+invalid('/sources', ['X-First' => 'a b', 'X-Third' => 'c'], 'a malformed header is present');
+invalid('/sources', ['X-First' => 'a', 'X-First' => 'a', 'X-Third' => 'c'],
+    'a header sent twice is present');
+unprotected('/sources', ['Idempotency-Key' => 'a'], 'a header that is no source is no key');
+same('/sources', ['X-Second' => 'a b'], ['X-First' => '"a b"'], 'a variable is taken as it is');
+different('/sources', ['X-Second' => 'ab'], ['X-Second' => '"ab"'],
+    'quotes in a variable belong to the key');
+invalid('/sources', ['X-Second' => "caf\xc3\xa9"], 'a variable with a letter beyond ASCII');
+invalid('/sources', ['X-Second' => 'k' x 256], 'a variable that is too long');
+same('/joined', ['X-First' => 'ab'], ['X-First' => 'a', 'X-Second' => 'b'],
+    'a source may be made of several variables');
+
+# ---- without a key, other methods -----------------------------------------
+
+unprotected('', [], 'without a key a request passes untouched');
+refused('/required', [], 'key_missing', 'where a key is required, none is refused');
+refused('/required', ['X-Second' => ''], 'key_missing', 'an empty variable is no key');
+valid('/required', ['X-Second' => 'a'], 'a required key may come from any source');
+unprotected('/required', [], 'no key is required of another method', 'GET');
+
+for my $method (qw(POST PUT PATCH DELETE)) {
+    my $uri = fresh('');
+    ask($uri, 'k', $method) for 1, 2;
+    is(runs($uri), 1, "$method is protected");
+}
+
+unprotected('', ['Idempotency-Key' => 'k'], "a key on $_ means nothing", $_)
+    for qw(GET OPTIONS PROPFIND PURGE);
+unprotected('', ['Idempotency-Key' => '"'], 'not even a malformed one', 'GET');
+
+for my $method (qw(GET PURGE)) {
+    my $uri = fresh('/get-purge');
+    ask($uri, ['Idempotency-Key' => 'k', 'X-Execute' => 1], $method) for 1, 2;
+    is(runs($uri), 1, "$method is protected where the directive says so");
+}
+unprotected('/get-purge', ['Idempotency-Key' => 'k'], 'the list replaces the default');
+
+refused('/strict', 'k', 'key_not_supported', 'strict: a key on GET is refused', 'GET');
+refused('/strict', ['X-Second' => 'k'], 'key_not_supported',
+    'strict: whatever the source', 'OPTIONS');
+unprotected('/strict', [], 'strict: GET without a key passes', 'GET');
+unprotected('/strict', ['X-Second' => ''], 'strict: an empty variable is no key', 'GET');
+valid('/strict', 'k', 'strict: a key on POST is good');
+
+# ---- $idempotency_key -----------------------------------------------------
+
+{
+    my $uri = fresh('');
+    ask($uri, '"a\"b \\\\c";p=1');
+    is_deeply(logged($uri), ['a"b \c', 'NEW'], '$idempotency_key is unquoted in the log');
+    like((ledger_lines())[-1], qr/ token=a"b%20\\c /, 'and on the way to the application');
+
+    $uri = fresh('');
+    ask($uri, []);
+    is_deeply(logged($uri), ['', '-'], '$idempotency_key is empty without a key');
+}
+
+ok($ng->stop, 'nginx leaves by itself');
+$ng->check_logs;
+done_testing();

@@ -1,0 +1,290 @@
+#!/usr/bin/env perl
+
+# The memory store: what a record outlives, and what happens when there is no
+# room or a worker is killed in the middle of a change.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Digest::SHA qw(sha1_hex);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Ledger;
+use Nginx;
+use Keyed;
+
+sub server ($port, $lines) {
+    return <<"CONF";
+server {
+    listen 127.0.0.1:%%$port%%;
+    add_header X-Pid \$pid always;
+    location / {
+        $lines
+        idempotency_scope none;
+        proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
+    }
+}
+CONF
+}
+
+# A store of this size, and one server that uses it.
+sub conf ($size, $lines = '') {
+    return "idempotency_store s memory:$size;\n"
+        . server('PORT', "idempotency s; $lines");
+}
+
+sub pid_of ($response) { return $response->{headers}{'x-pid'}[0] }
+
+sub count_in ($text, $pattern) {
+    my $count = () = $text =~ /$pattern/g;
+    return $count;
+}
+
+# What a retry must see again, byte by byte.
+sub essence ($response) {
+    my @headers = map { "$_: @{ $response->{headers}{$_} // [] }" }
+        qw(content-type content-length location);
+    return sha1_hex(join "\n", @headers, $response->{body});
+}
+
+subtest 'records survive a reload and are replayed by the new workers' => sub {
+    my $ng = Nginx->start(http => conf('1m'), workers => 2);
+    my $first = post($ng->port, 'reload');
+    ok($ng->reload, 'reloaded');
+    my $retry = post($ng->port, 'reload');
+    is(said($retry), said($first) . ' replayed', 'replayed');
+    isnt(pid_of($retry), pid_of($first), 'by a new worker');
+    is(ledger_count(key => 'reload'), 1, 'executed once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+subtest 'a reload that changes the size is refused, the old workers go on' => sub {
+    my $ng = Nginx->start(http => conf('1m'));
+    my $first = post($ng->port, 'resize');
+    my @before = $ng->worker_pids;
+    ok(!$ng->reload_config(conf('2m')), 'refused');
+    like($ng->error_log, qr/\[emerg\] .*cannot change its size from 1048576 to 2097152/,
+        'and says why');
+    is_deeply([$ng->worker_pids], \@before, 'the same workers');
+    is(said(post($ng->port, 'resize')), said($first) . ' replayed',
+        'their records are there');
+    is(said(post($ng->port, 'resize', body => 'other')), '422 key_reused',
+        'all of them');
+    like(said(post($ng->port, 'after-resize')), qr/^201 #\d+$/, 'new keys run');
+    ok($ng->reload_config(conf('1m')), 'the old size is still good');
+    is(said(post($ng->port, 'resize')), said($first) . ' replayed',
+        'and so are its records');
+    is(ledger_count(key => 'resize'), 1, 'executed once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs(allow => qr/cannot change its size/);
+};
+
+subtest 'a reload to another store name starts empty' => sub {
+    my $ng = Nginx->start(http => conf('1m'));
+    post($ng->port, 'rename');
+    my $renamed = conf('2m') =~ s/store s /store t /r =~ s/idempotency s;/idempotency t;/r;
+    ok($ng->reload_config($renamed), 'reloaded');
+    like(said(post($ng->port, 'rename')), qr/^201 #\d+$/, 'runs');
+    is(ledger_count(key => 'rename'), 2, 'executed again');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+subtest 'two stores do not mix' => sub {
+    my $ng = Nginx->start(http => join '',
+        "idempotency_store a memory:1m;\nidempotency_store b memory:1m;\n",
+        server('PORT', 'idempotency a;'), server('PORT2', 'idempotency b;'),
+        server('PORT3', 'idempotency a;'));
+    my $in_a = post($ng->port(1), 'mixed');
+    my $in_b = post($ng->port(2), 'mixed');
+    like(said($in_b), qr/^201 #\d+$/, 'the other store knows nothing of it');
+    is(said(post($ng->port(3), 'mixed')), said($in_a) . ' replayed',
+        'the same store from elsewhere does');
+    is(said(post($ng->port(2), 'mixed')), said($in_b) . ' replayed',
+        'each has its own');
+    is(ledger_count(key => 'mixed'), 2, 'executed once for each store');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+# The answers to keys that are new until one is refused, by key.
+sub fill ($ng, $prefix, %opt) {
+    my (%answers, $refused);
+    for my $i (1 .. 1000) {
+        my $response = post($ng->port, "$prefix-$i", %opt);
+        return (\%answers, $response, $i) if $response->{status} == 503;
+        $answers{"$prefix-$i"} = $response;
+    }
+    return (\%answers, undef, 1000);
+}
+
+subtest 'a full zone refuses new keys and forgets none' => sub {
+    my $ng = Nginx->start(http => conf('64k'));
+    ledger_reset();
+    my ($answers, $refused, $tried) = fill($ng, 'full');
+    is(said($refused), '503 store_unavailable', "refused, at key $tried");
+    ok($refused->{headers}{'retry-after'}, 'with Retry-After');
+    is(said(post($ng->port, "more-$_")), '503 store_unavailable', 'and so is another')
+        for 1 .. 3;
+
+    my @lost = grep {
+        my $got = said(post($ng->port, $_));
+        $got ne said($answers->{$_}) . ' replayed' && $got ne '409 response_not_kept';
+    } sort keys %$answers;
+    is_deeply(\@lost, [], 'every earlier key is known');
+    my $not_kept = grep { said(post($ng->port, $_)) =~ /not_kept/ } keys %$answers;
+    cmp_ok($not_kept, '<=', 2, 'and all but the last few replay');
+    is(ledger_count(), scalar keys %$answers, 'each was executed once');
+    is(count_in($ng->error_log, qr/zone "idempotency:s" is full/), 1,
+        'said once in the log');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+subtest 'a full zone has room again when records expire, without a restart' => sub {
+    my $ng = Nginx->start(http =>
+        conf('64k', 'idempotency_ttl 200 forever; idempotency_ttl 202 2s;'));
+    my $kept = post($ng->port, 'kept', behaviour => 'status=200');
+    my $full = 0;
+    for my $batch (1 .. 20) {
+        my @answers = parallel(40, sub ($i) {
+            post_args($ng->port, "short-$batch-$i", behaviour => 'status=202');
+        });
+        last if $full = grep { $_->{status} == 503 } @answers;
+    }
+    ok($full, 'filled');
+    my $number = 0;
+    ok(wait_until(sub {
+        post($ng->port, 'late-' . ++$number)->{status} == 201;
+    }, 10, 'room'), 'a new key runs after a while');
+    is(said(post($ng->port, "late-$number")) =~ s/#\d+ //r, '201 replayed',
+        'and its outcome is kept');
+    is(said(post($ng->port, 'kept')), said($kept) . ' replayed',
+        'what is kept forever is still there');
+    is(ledger_count(key => 'kept'), 1, 'and was executed once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+subtest 'a response that does not fit leaves the outcome without it' => sub {
+    my $ng = Nginx->start(http => conf('64k'));
+    my $large = 'size=200000';
+    my $first = post($ng->port, 'large', behaviour => $large);
+    is(length $first->{body}, 200_000, 'the client got it');
+    my $retry = post($ng->port, 'large', behaviour => $large);
+    is(said($retry), '409 response_not_kept', 'the retry does not');
+    my ($location) = @{ $first->{headers}{location} };
+    like($retry->{body}, qr/\b201\b/, 'it is told the status');
+    like($retry->{body}, qr/\Q$location\E/, 'and the Location');
+    is(said(post($ng->port, 'large', body => 'other')), '422 key_reused',
+        'another body is another request');
+    is(ledger_count(key => 'large'), 1, 'executed once');
+    is(count_in($ng->error_log, qr/is full, responses are not kept/), 1,
+        'said once in the log');
+    my $small = post($ng->port, 'small');
+    is(said(post($ng->port, 'small')), said($small) . ' replayed',
+        'a small one has room');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+# ---- killed workers -------------------------------------------------------
+
+# Large answers, since it is their copying that takes time under the lock.
+sub keyed_uri ($key) {
+    my ($number) = $key =~ /(\d+)$/;
+    return '/k?size=' . (100, 30_000, 300_000)[$number % 3];
+}
+
+# Sends keys forever: new ones, and old ones again. Lines of what it was told.
+sub hammer ($port, $name, $file) {
+    open my $out, '>', $file or die "$file: $!\n";
+    $out->autoflush(1);
+    srand($$);
+    for (my $i = 1;; $i++) {
+        my @keys = ("$name-$i", map { "$name-" . (1 + int rand $i) } 1 .. 4);
+        my @answers = eval {
+            parallel(scalar @keys, sub ($n) {
+                post_args($port, $keys[$n], uri => keyed_uri($keys[$n]));
+            }, timeout => 15);
+        };
+        for my $n (0 .. $#answers) {
+            print {$out} join(' ', $keys[$n], $answers[$n]{timeout} ? 'HANG' : 'ended',
+                said($answers[$n]), essence($answers[$n])), "\n";
+        }
+    }
+}
+
+sub start_hammer (@arguments) {
+    my $pid = fork // die "fork: $!\n";
+    return $pid if $pid;
+    $SIG{TERM} = 'DEFAULT';
+    hammer(@arguments);
+    POSIX::_exit(0);
+}
+
+subtest 'workers killed at any moment leave no key hanging and none run twice' => sub {
+    my $ng = Nginx->start(workers => 3, http => conf('256m',
+        'idempotency_lease 500ms; idempotency_wait 200ms;'));
+    ledger_reset();
+    my %file = map { $_ => $ng->path("hammer-$_") } 'a' .. 'c';
+    my @clients = map { start_hammer($ng->port, $_, $file{$_}) } sort keys %file;
+
+    my $kills = 25;
+    for (1 .. $kills) {
+        sleep 0.05 + rand 0.15;
+        my @pids = $ng->worker_pids;
+        kill KILL => $pids[rand @pids] if @pids;
+    }
+    kill KILL => @clients;
+    waitpid $_, 0 for @clients;
+    wait_until(sub { $ng->worker_pids == 3 }, 5, 'three workers');
+
+    my (%acknowledged, @hung, @differ);
+    for my $line (map { split /\n/, Nginx::slurp($_) } values %file) {
+        my ($key, $ended, $said) = $line =~ /^(\S+) (\S+) (.*)$/ or next;
+        push @hung, $line if $ended eq 'HANG';
+        next if $said !~ /^201 (#\d+)(?: replayed)? (\w+)$/;
+        my $what = "$1 $2";
+        push @differ, "$line, not $acknowledged{$key}"
+            if ($acknowledged{$key} //= $what) ne $what;
+    }
+    is_deeply(\@hung, [], 'no request hung');
+    is_deeply(\@differ, [], 'all answers to a key are the same');
+    cmp_ok(scalar keys %acknowledged, '>', 20, 'many keys were acknowledged');
+
+    my @gone;
+    for my $key (sort keys %acknowledged) {
+        my $got = post($ng->port, $key, uri => keyed_uri($key));
+        my $now = said($got) . ' ' . essence($got);
+        push @gone, "$key: $now, not $acknowledged{$key}"
+            if $now !~ /^201 (#\d+) replayed (\w+)$/ || "$1 $2" ne $acknowledged{$key};
+    }
+    is_deeply(\@gone, [], 'every acknowledged response still replays');
+
+    my %runs;
+    $runs{$_}++ for map {/ key=(\S+) /} ledger_lines();
+    is_deeply([grep { $runs{$_} > 1 } keys %runs], [], 'no key ran twice');
+
+    # What nobody heard of is settled too: known, or unknown after its lease.
+    my @open = grep { !$acknowledged{$_} } keys %runs;
+    sleep 0.6;
+    my @stuck = grep {
+        said(post($ng->port, $_, uri => keyed_uri($_)))
+            !~ /^(?:201 #\d+ replayed|409 (?:outcome_unknown|response_not_kept))$/;
+    } @open;
+    is_deeply(\@stuck, [], 'no other key hangs');
+    like(said(post($ng->port, 'afterwards')), qr/^201 #\d+$/, 'new keys run');
+
+    note(scalar(keys %runs), ' keys, ', scalar @open, ' unheard, locks taken over: ',
+        count_in($ng->error_log, qr/was locked by/), ', mended: ',
+        count_in($ng->error_log, qr/a worker died while it changed/));
+    ok($ng->stop, 'stops');
+    $ng->check_logs(allow => qr/exited on signal 9|shared memory zone .* was locked by/);
+};
+
+done_testing();

@@ -1,0 +1,189 @@
+#!/usr/bin/env perl
+
+# Leases: renewed while a run lasts, lost when its worker stands still, and
+# fenced against an owner that comes back.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use IO::Select;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Ledger;
+use Nginx;
+use Keyed;
+
+sub start_nginx ($lines, %opt) {
+    return Nginx->start(%opt, http => <<"CONF");
+    idempotency_scope none;
+    proxy_set_header X-Attempt \$idempotency_attempt;
+    proxy_set_header X-Token \$idempotency_token;
+    lingering_close off;
+    $lines
+    server {
+        listen 127.0.0.1:%%PORT%% reuseport;
+        location / {
+            idempotency on;
+            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
+        }
+        location /open {
+            idempotency on;
+            idempotency_hold off;
+            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
+        }
+        location = /pid { return 200 \$pid; }
+    }
+CONF
+}
+
+# On a connection that is kept, as new ones may go to a worker that sleeps.
+sub ask ($conn, $key, %opt) {
+    my (undef, @arguments) = post_args(0, $key, %opt,
+        headers => [Connection => 'keep-alive']);
+    $conn->send(@arguments);
+    return $opt{later} ? $conn : $conn->response;
+}
+
+sub attempts_of ($key) {
+    return map { / key=\Q$key\E .*attempt=(\d+)/ ? $1 : () } ledger_lines();
+}
+
+# ---- renewal --------------------------------------------------------------
+
+subtest 'a run longer than lease and TTL is in progress all the time' => sub {
+    my $ng = start_nginx('idempotency_lease 500ms; idempotency_ttl 1s;');
+    my %case = (
+        held => { uri => '/x', behaviour => 'sleep=2.8' },
+        left => { uri => '/x', behaviour => 'sleep=2.8' },
+        open => { uri => '/open', behaviour => 'size=50000&pieces=6&gap=0.55' },
+    );
+    for my $key (keys %case) {
+        $case{$key}{conn} = send_post($ng->port, $key, %{ $case{$key} });
+        begun($key);
+    }
+    my $began = time;
+    $case{left}{conn}->close;
+    while (time < $began + 2.3) {
+        $case{$_}{said}{ said(post($ng->port, $_, uri => $case{$_}{uri})) }++ for keys %case;
+        sleep 0.05;
+    }
+    for my $key (sort keys %case) {
+        my $case = $case{$key};
+        my ($n) = executions($key);
+        is_deeply([keys %{ $case->{said} }], ['409 in_progress'],
+            "$key: every duplicate is told so");
+        is(said($case->{conn}->response), "201 #$n", "$key: the client is answered")
+            if $key ne 'left';
+        my $retry = sub { post($ng->port, $key, uri => $case->{uri}) };
+        is(wait_said("201 #$n replayed", $retry), "201 #$n replayed", "$key: then replayed");
+        is(ledger_count(key => $key), 1, "$key: executed once");
+    }
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+# ---- lost leases ----------------------------------------------------------
+
+# A run whose worker is stopped in the middle of it, and two connections to
+# the other worker.
+sub stop_owner ($ng, $key, %opt) {
+    my ($stopped, $other) = $ng->worker_pids;
+    my $gate = Keyed::Gate->new;
+    my $owner = connection_to($ng->port, $stopped);
+    my ($conn, $third) = map { connection_to($ng->port, $other) } 1 .. 2;
+    ask($owner, $key, later => 1, behaviour => join '&', $gate->closed, $opt{behaviour} // ());
+    begun($key) or die "$key does not run\n";
+    kill STOP => $stopped;
+    return ($owner, $conn, $stopped, $gate, $third);
+}
+
+# Retries until the lease is over and the retry runs; its answer is not read.
+sub take_over ($conn, $key, %opt) {
+    wait_until(sub {
+        ask($conn, $key, %opt, later => 1);
+        # Refused at once, or under way.
+        wait_until(sub {
+            ledger_count(key => $key) == 2 || IO::Select->new($conn->sock)->can_read(0);
+        }, 10, 'an answer or a run');
+        return 1 if ledger_count(key => $key) == 2;
+        $conn->response;
+        return 0;
+    }, 10, 'a successor') or die "nobody takes over $key\n";
+}
+
+subtest 'a worker stands still: the outcome is unknown until it goes on' => sub {
+    my $ng = start_nginx('idempotency_lease 800ms;', workers => 2);
+    my ($owner, $conn, $stopped, $gate) = stop_owner($ng, 'still');
+    is(said(ask($conn, 'still')), '409 in_progress', 'while the lease lasts it is in progress');
+    $gate->open;
+    is(wait_said('409 outcome_unknown', sub { ask($conn, 'still') }),
+        '409 outcome_unknown', 'then its outcome is unknown');
+    is(said(ask($conn, 'still', body => 'other')), '422 key_reused',
+        'though not free for another request');
+    kill CONT => $stopped;
+    my ($n) = executions('still');
+    is(said($owner->response), "201 #$n", 'the owner comes back and ends');
+    is(wait_said("201 #$n replayed", sub { ask($conn, 'still') }),
+        "201 #$n replayed", 'and its outcome is stored');
+    is(ledger_count(key => 'still'), 1, 'executed once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+# However the first owner ends when it comes back.
+for my $case (
+    ['an answer',  '',           qr/^201 /],
+    ['a failure',  'status=500', qr/^500 /],
+    ['no answer',  'die=before', qr/^502/],
+    )
+{
+    my ($name, $behaviour, $told) = @$case;
+    my $config = 'idempotency_lease 500ms; idempotency_unknown_outcome release;';
+
+    subtest "an owner that lost its lease ends with $name after its successor" => sub {
+        my $ng = start_nginx($config, workers => 2);
+        my $key = "after-$name" =~ s/ /-/gr;
+        my ($owner, $conn, $stopped, $gate) = stop_owner($ng, $key, behaviour => $behaviour);
+        $gate->open;
+        my $second = '';
+        wait_until(sub { ($second = said(ask($conn, $key))) =~ /^201/ }, 10, 'a successor');
+        my $n = (executions($key))[1] // 0;
+        is($second, "201 #$n", 'a retry takes over and runs');
+        is_deeply([attempts_of($key)], [1, 2], 'as the second attempt');
+        kill CONT => $stopped;
+        like(said($owner->response), $told, 'the first owner\'s client gets its answer');
+        is(said(ask($conn, $key)), "201 #$n replayed", 'the successor\'s is the one stored');
+        is(ledger_count(key => $key), 2, 'and nobody ran it again');
+        like($ng->error_log, qr/\[warn\].*(?:outlived its lease|lease .* lost)/, 'warned');
+        ok($ng->stop, 'stops');
+        $ng->check_logs;
+    };
+
+    subtest "an owner that lost its lease ends with $name during its successor's run" => sub {
+        my $ng = start_nginx($config, workers => 2);
+        my $key = "during-$name" =~ s/ /-/gr;
+        my ($owner, $conn, $stopped, $gate, $third) =
+            stop_owner($ng, $key, behaviour => $behaviour);
+        $gate->open;
+        my $second_gate = Keyed::Gate->new;
+        take_over($conn, $key, behaviour => $second_gate->closed);
+        my $n = (executions($key))[1] // 0;
+        kill CONT => $stopped;
+        like(said($owner->response), $told, 'the first owner\'s client gets its answer');
+        is(said(ask($third, $key)), '409 in_progress', 'the successor is undisturbed');
+        # Longer than its lease: it renews what is its own.
+        sleep 0.7;
+        is(said(ask($third, $key)), '409 in_progress', 'and stays so');
+        $second_gate->open;
+        is(said($conn->response), "201 #$n", 'the successor ends');
+        is(said(ask($third, $key)), "201 #$n replayed", 'and its outcome is stored');
+        is(ledger_count(key => $key), 2, 'nobody ran it again');
+        ok($ng->stop, 'stops');
+        $ng->check_logs;
+    };
+}
+
+done_testing();
