@@ -22,6 +22,7 @@ CONF
 
 my $ng = Nginx->start(http => $COMMON . <<'CONF');
 limit_req_zone $http_x_limit zone=requests:1m rate=1r/m;
+limit_req_zone $http_x_limit zone=busy:1m rate=1r/m;
 limit_conn_zone $http_x_limit zone=connections:1m;
 limit_req_log_level info;
 limit_conn_log_level info;
@@ -106,11 +107,29 @@ server {
         auth_basic realm;
         error_page 401 403 = @login;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+
+        location /login/recursive/ {
+            recursive_error_pages on;
+            proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+        }
+        location /login/status/ {
+            error_page 401 403 @login;
+            proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+        }
     }
     location @login { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
+    location /busy/ {
+        limit_req zone=busy;
+        error_page 503 = @login;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
 
     # As try_files, the old way.
     location /front/ { error_page 404 405 = @app; }
+    location /teapot/ {
+        error_page 418 = @app;
+        return 418;
+    }
 
     location /return/ { return 200 "$idempotency_status\n"; }
     location /redirect/ { return 303 /elsewhere; }
@@ -206,10 +225,12 @@ refuses($ng, '/rewrite/1', 401, 'rewrite to a location with rules', \@LOGIN, [])
 
 refuses($ng, '/try-or-pass/1', 401, 'try_files in a location with a handler', \@LOGIN, []);
 refuses($ng, '/front/1', 401, 'error_page of a location without a handler', \@LOGIN, []);
+refuses($ng, '/teapot/1', 401, 'error_page of a return', \@LOGIN, []);
 
 # The page for the refused may well be a run of its own, but it is never the
 # answer to somebody else, and does not keep the key from its owner.
-for my $case (['/login/1', 'by address', \@LOGIN], ['/login/2', 'by password', [@HOME, @FORGED]]) {
+for my $case (['/login/1', 'by address', \@LOGIN], ['/login/2', 'by password', [@HOME, @FORGED]],
+    ['/login/recursive/1', 'recursive', \@LOGIN], ['/login/status/1', 'with its status', \@HOME]) {
     my ($uri, $how, $refused) = @$case;
     my @good = (@LOGIN, @HOME);
     ledger_reset();
@@ -243,6 +264,15 @@ server {
         rewrite_by_lua_block { if not ngx.var.http_x_user then return ngx.exit(401) end }
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
+    error_page 404 = @app;
+    location /exec/ {
+        access_by_lua_block {
+            if not ngx.var.http_x_user then return ngx.exit(401) end
+            return ngx.exec("@app")
+        }
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location @app { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
     location /content/ {
         access_by_lua_block { if not ngx.var.http_x_user then return ngx.exit(401) end }
         content_by_lua_block {
@@ -256,6 +286,8 @@ CONF
     refuses($lua, '/1', 401, 'access_by_lua', \@USER, []);
     refuses($lua, '/sleeping/1', 403, 'access_by_lua that sleeps', \@USER, []);
     refuses($lua, '/rewriting/1', 401, 'rewrite_by_lua', \@USER, []);
+
+    refuses($lua, '/exec/1', 401, 'access_by_lua that sends on', \@USER, []);
 
     is_deeply([map { told(ask($lua, '/content/1', 'k', @$_)) } [], \@USER, [], \@USER],
         [401, '201 run 1', 401, '201 replay of 1'], 'access_by_lua before content_by_lua');
@@ -283,6 +315,13 @@ is(ask($ng, '/return/1', '"')->{status}, 200, 'return does not look at the key')
             told(ask($ng, '/req/1', 'b', @{ $limit[1] }))],
         ['201 run 1', 503, '201 run 2'], 'a key that limit_req refused is free');
     is(ledger_count(), 2, 'and has not run');
+
+    ledger_reset();
+    ask($ng, '/busy/1', $_, @{ $limit[0] }) for 'a', 'b';
+    is(told(ask($ng, '/busy/1', 'b', @{ $limit[1] })), '201 run 3',
+        'a key that limit_req sent to a page is free');
+    is(told(ask($ng, '/busy/1', 'a', @{ $limit[0] })), '201 run 4',
+        'and the page is no replay');
 
     ledger_reset();
     my $barrier = $ng->path('barrier');

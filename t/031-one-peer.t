@@ -146,7 +146,7 @@ claim 'without protection nginx runs a failed write on the second peer' => sub {
 };
 
 claim 'without protection nginx resends over a kept connection' => sub {
-    write_to('/bare/kept', key => 'other');
+    write_to('/bare/kept', key => undef);
     write_to('/bare/kept', method => 'PUT', do => 'die=before');
     is(executions(), 2, 'executions');
 };
@@ -222,20 +222,21 @@ claim 'a truncated answer is not sent to another peer' => sub {
 
 for my $method (@METHODS) {
     claim "a $method over a kept connection that ends is not resent" => sub {
-        write_to('/kept', key => 'other');
+        write_to('/kept', key => undef);
         ends('/kept', method => $method, do => 'die=before', first => 502,
             then => 'unknown');
     };
 }
 
 claim 'a request that a kept connection did not read is not resent' => sub {
-    write_to('/kept', key => 'other');
-    ends('/kept', method => 'PUT', do => 'die=read', first => 502,
+    write_to('/kept', key => undef);
+    my $first = ends('/kept', method => 'PUT', do => 'die=read', first => 502,
         then => 'unknown', executed => 0);
+    is(peers($first), 1, 'one peer was asked');
 };
 
 claim 'kept connections are used, and writes over them complete' => sub {
-    write_to('/kept', key => 'other');
+    write_to('/kept', key => undef);
     ends('/kept', first => 201, then => 'replayed');
 };
 
@@ -342,6 +343,33 @@ SKIP: {
             ends($uri, do => 'die=before', first => 502, then => 'unknown');
         };
     }
+}
+
+# ---- without its client ----------------------------------------------------
+
+my @led_on = (['by error_page', '/backup', 'X-Peer' => 'refused'],
+    $lua ? ['by ngx.exec', '/lua/exec'] : ());
+
+for my $case (@led_on) {
+    my ($what, $uri, @once) = @$case;
+    claim "a run led on $what goes to its end without its client" => sub {
+        my $barrier = $ng->path('barrier-' . claim_key());
+        my $conn = start_write($uri, do => "barrier=$barrier",
+            headers => \@once);
+        ok(wait_until(sub { executions() == 1 }, 5, 'the run'), 'it runs');
+        $conn->close;
+        # Its end is seen before what comes after it is answered.
+        write_to('/pair', key => undef);
+        open my $file, '>', $barrier or die "$barrier: $!\n";
+        my $retry;
+        ok(wait_until(sub {
+            $retry = write_to($uri);
+            (problem($retry)->{code} // '') ne 'in_progress';
+        }, 5, 'the run'), 'it ends');
+        is($retry->{status}, 201, 'its answer is there');
+        is(header($retry, 'Idempotent-Replayed'), 'true', 'as a replay');
+        is(executions(), 1, 'executions');
+    };
 }
 
 ok($ng->stop, 'nginx leaves when asked');

@@ -9,6 +9,7 @@ use feature 'signatures';
 no warnings 'experimental::signatures';
 
 use Digest::SHA qw(sha1_hex);
+use IO::Select;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -283,6 +284,57 @@ subtest 'workers killed at any moment leave no key hanging and none run twice' =
     note(scalar(keys %runs), ' keys, ', scalar @open, ' unheard, locks taken over: ',
         count_in($ng->error_log, qr/was locked by/), ', mended: ',
         count_in($ng->error_log, qr/a worker died while it changed/));
+    ok($ng->stop, 'stops');
+    $ng->check_logs(allow => qr/exited on signal 9|shared memory zone .* was locked by/);
+};
+
+# How long it takes until a response begins, which is when it was stored.
+sub time_to_store ($ng, $key, $uri) {
+    my $conn = send_post($ng->port, $key, uri => $uri);
+    my $began = time;
+    IO::Select->new($conn->sock)->can_read(10);
+    my $took = time - $began;
+    $conn->close;
+    return $took;
+}
+
+subtest 'an outcome cut short while it is written costs no room' => sub {
+    my $ng = Nginx->start(http => conf('64m', 'idempotency_max_response 64m;'
+        . 'idempotency_lease 300ms; idempotency_ttl 200 24h; idempotency_ttl 201 1s;'));
+    my $kept = post($ng->port, 'kept', behaviour => 'status=200&size=20000');
+    my $uri = '/k?size=12000000';
+    my ($took) = sort { $a <=> $b } map { time_to_store($ng, "cut-0-$_", $uri) } 1 .. 3;
+
+    # nginx itself tells when a worker held the lock.
+    my ($rounds, $hits, $until, @wrong) = (0, 0, time + 8);
+    while ($hits < 3 && time < $until) {
+        my $key = 'cut-' . ++$rounds;
+        my ($pid) = $ng->worker_pids;
+        my $conn = send_post($ng->port, $key, uri => $uri);
+        sleep $took * (0.8 + rand 0.3);
+        kill KILL => $pid;
+        wait_until(sub { my ($new) = $ng->worker_pids; ($new // $pid) != $pid }, 5, 'a worker');
+        my $replay = said(my $got = post($ng->port, 'kept', behaviour => 'status=200'));
+        push @wrong, "round $rounds: $replay"
+            if $replay ne said($kept) . ' replayed' || $got->{body} ne $kept->{body};
+        $hits = count_in($ng->error_log, qr/was locked by/);
+        $conn->close;
+    }
+    is_deeply(\@wrong, [], 'other records are whole all the time');
+    note("$hits of $rounds kills hit a worker that held the lock, mended: ",
+        count_in($ng->error_log, qr/a worker died while it changed/));
+
+    # Nearly all of the zone for one answer, once the last has expired.
+    my ($number, $said) = (0, '');
+    wait_until(sub {
+        my $key = 'whole-' . ++$number;
+        post($ng->port, $key, uri => '/k?size=60000000');
+        ($said = said(post($ng->port, $key, uri => '/k?size=60000000'))) =~ /replayed/;
+    }, 8, 'room');
+    like($said, qr/^201 #\d+ replayed$/, 'all the room is there');
+    my %runs;
+    $runs{$_}++ for map {/ key=(cut-\S+) /} ledger_lines();
+    is_deeply([grep { $runs{$_} > 1 } keys %runs], [], 'no key ran twice');
     ok($ng->stop, 'stops');
     $ng->check_logs(allow => qr/exited on signal 9|shared memory zone .* was locked by/);
 };

@@ -335,7 +335,8 @@ check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
 
 bool
 record_name(hasher &hash, std::span<const std::string_view> scope,
-            const route *where, std::string_view key, digest &out)
+            const route *where, std::string_view page, std::string_view key,
+            digest &out)
 {
     /* the count keeps a last scope value apart from what follows the scope */
 
@@ -356,6 +357,7 @@ record_name(hasher &hash, std::span<const std::string_view> scope,
         hash.field("any");
     }
 
+    hash.field(page);
     hash.field(key);
 
     return hash.finish(out);

@@ -41,11 +41,12 @@ struct route {
 
 
 /*
- * The name of a record: whose key, on which route (null: on any), which key.
- * It is all that a store ever sees of the three.  The hasher is only lent: a
- * new one costs an allocation.
+ * The name of a record: whose key, on which route (null: on any), on which
+ * error page (empty: on none), which key.  It is all that a store ever sees of
+ * them.  The hasher is only lent: a new one costs an allocation.
  */
 bool record_name(hasher &hash, std::span<const std::string_view> scope,
-                 const route *where, std::string_view key, digest &out);
+                 const route *where, std::string_view page,
+                 std::string_view key, digest &out);
 
 }

@@ -181,7 +181,8 @@ fail_truncated(context &ctx)
 bool
 has_end(const ngx_http_upstream_t *u)
 {
-    if (view(u->schema) != "fastcgi://") {
+    if (view(u->schema) != "fastcgi://" || u->headers_in.content_length_n >= 0)
+    {
         return true;
     }
 
@@ -253,6 +254,11 @@ client_gone(context &ctx)
     ctx.capture.client_gone = true;
     ctx.request->keepalive = 0;
     ctx.request->connection->error = 1;
+
+    /* Nobody will ever make room: what stands still for that must go on. */
+    ctx.request->connection->write->ready = 1;
+    ctx.request->connection->write->delayed = 0;
+
     consume(ctx.capture.unsent);
 }
 
@@ -402,6 +408,10 @@ hold(context &ctx, ngx_chain_t *in)
 
     if (!p.last) {
         return NGX_OK;
+    }
+
+    if (ctx.request->upstream != nullptr && !is_whole(ctx)) {
+        return fail_truncated(ctx);
     }
 
     capture.whole = true;

@@ -120,6 +120,22 @@ check_scope(ngx_conf_t *cf, const location_conf *conf)
 }
 
 
+/* recursive_error_pages on; error_page 403 = @page; */
+bool
+has_traceless_page(ngx_conf_t *cf)
+{
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+    auto pages = elements<ngx_http_err_page_t>(core->error_pages);
+
+    return core->recursive_error_pages
+           && std::any_of(pages.begin(), pages.end(),
+                          [](const ngx_http_err_page_t &page) {
+                              return page.overwrite == 0;
+                          });
+}
+
+
 char *
 merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
 {
@@ -284,6 +300,14 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (merge_lists(cf, prev, conf) != NGX_CONF_OK) {
         return failed;
+    }
+
+    if (has_traceless_page(cf)) {
+        auto *main = static_cast<main_conf *>(
+            ngx_http_conf_get_module_main_conf(cf,
+                                               ngx_http_idempotency_module));
+
+        main->traceless_pages = true;
     }
 
     return check_scope(cf, conf);

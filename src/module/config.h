@@ -30,6 +30,7 @@ struct guarded_upstream {
 struct main_conf {
     ngx_array_t stores;    /* named_store * */
     ngx_array_t upstreams; /* guarded_upstream, sorted by address */
+    bool traceless_pages;  /* see page_of() */
 };
 
 

@@ -171,6 +171,7 @@ std::span<piece> no_content(context &ctx);
 
 /* settle.cpp */
 void settle(context &ctx, bool whole);
+bool is_whole(const context &ctx);
 app_word take_app_word(ngx_http_request_t *r, const location_conf *conf,
                        ngx_list_t &headers);
 

@@ -170,6 +170,30 @@ host_of(ngx_http_request_t *r)
 }
 
 
+/*
+ * An error page must not be a back door: a client that was refused and is
+ * answered by an application of its own there has keys of its own there too.
+ * nginx leaves no trace of an error page that hides the status and may lead to
+ * further ones; where such are in use, all named locations are kept apart.
+ */
+std::string_view
+page_of(ngx_http_request_t *r)
+{
+    auto *main = static_cast<main_conf *>(
+        ngx_http_get_module_main_conf(r, ngx_http_idempotency_module));
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_get_module_loc_conf(r, ngx_http_core_module));
+
+    if (r->error_page || r->err_status != 0
+        || (core->named && main->traceless_pages))
+    {
+        return view(core->name);
+    }
+
+    return {};
+}
+
+
 enum class scope_found : std::uint8_t { yes, empty, failed };
 
 
@@ -200,8 +224,8 @@ name_record(context &ctx)
     route where = {host_of(r), view(ctx.method), view(ctx.path)};
 
     if (!record_name(ctx.hash, {values.data(), count},
-                     conf->scope_route ? &where : nullptr, view(ctx.key),
-                     ctx.own.name))
+                     conf->scope_route ? &where : nullptr, page_of(r),
+                     view(ctx.key), ctx.own.name))
     {
         return scope_found::failed;
     }
@@ -618,8 +642,7 @@ gate(ngx_http_request_t *r)
 
     const location_conf *conf = location(r);
 
-    /* A body that was thrown away (413 and a named error page) tells nothing.
-     */
+    /* A body that was thrown away (413 and an error page) tells nothing. */
     if (conf->store == nullptr || r->content_handler == nullptr
         || r->discard_body) {
         return NGX_DECLINED;

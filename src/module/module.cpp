@@ -8,8 +8,8 @@ namespace idempotency {
 namespace {
 
 /*
- * Handlers of a phase run in reverse order of registration.  Ours goes to the
- * front to run last: whatever may still redirect the request to a location
+ * Handlers of a phase run in reverse order of registration.  The gate goes to
+ * the front to run last: whatever may still redirect the request to a location
  * with access rules of its own (try_files) has had its turn then.
  */
 ngx_int_t

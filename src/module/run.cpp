@@ -190,6 +190,13 @@ guard_conf(context &ctx)
     }
 
     conf->ignore_client_abort = 1;
+
+    /*
+     * With the response in a file, nginx would be done with the upstream and
+     * the rest of it would wait for the client, out of our sight.
+     */
+    conf->max_temp_file_size = 0;
+
     conf->next_upstream &= ~answered_by_peer;
 
 #if (nginx_version >= 1029000)
@@ -409,7 +416,20 @@ settle_waiter nobody = {nullptr, ignore_result};
 ngx_int_t
 start_run(context &ctx)
 {
+    ngx_http_headers_in_t &in = ctx.request->headers_in;
+
     ctx.at = stage::running;
+
+    /*
+     * The outcome is the whole answer.  A condition is for the application,
+     * which still gets the header: nginx itself must not make a 304 of it.
+     */
+    if (!ctx.conf->dry_run) {
+        in.if_match = nullptr;
+        in.if_none_match = nullptr;
+        in.if_modified_since = nullptr;
+        in.if_unmodified_since = nullptr;
+    }
 
     ctx.run.renewal.init(&ctx, renew, ctx.request->connection->log);
     ngx_add_timer(&ctx.run.renewal.event, ctx.conf->lease / 3);

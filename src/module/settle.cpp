@@ -33,18 +33,6 @@ is_grpc_answer(ngx_http_request_t *r)
 }
 
 
-/* A response that was promised longer than it came is not whole. */
-bool
-is_whole(const context &ctx)
-{
-    const capture_state &capture = ctx.capture;
-
-    return capture.content_length < 0 || capture.size == capture.content_length
-           || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
-           || capture.status == 204;
-}
-
-
 /* Nothing: it is too large, not to be kept, or there is no memory for it. */
 std::span<piece>
 response_to_keep(context &ctx, const outcome &how)
@@ -88,6 +76,18 @@ complete(context &ctx, const outcome &how)
     ctx.conf->store->backend->complete(ctx.own, record, capture.settled);
 }
 
+}
+
+
+/* A response that was promised longer than it came is not whole. */
+bool
+is_whole(const context &ctx)
+{
+    const capture_state &capture = ctx.capture;
+
+    return capture.content_length < 0 || capture.size == capture.content_length
+           || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
+           || capture.status == 204;
 }
 
 

@@ -457,24 +457,24 @@ TEST_CASE("record name: the bytes that are hashed", "[key]")
     /* Python's hashlib, as in digest.cpp */
 
     const digest on_route = {
-        0xb2, 0x8b, 0xa5, 0xd9, 0x9c, 0x40, 0x38, 0x3f, 0x1d, 0x29, 0x9b,
-        0xe4, 0x01, 0x5d, 0x07, 0x7f, 0xc4, 0xa2, 0x0c, 0xd1, 0x3d, 0xcc,
-        0x7c, 0x6c, 0x66, 0x80, 0x6c, 0x28, 0x53, 0x3b, 0xae, 0x03,
+        0xbd, 0xd7, 0x63, 0x9b, 0xf1, 0xfe, 0xcf, 0x10, 0xf4, 0xdf, 0x6b,
+        0xc9, 0x50, 0xc3, 0xbf, 0x7b, 0x75, 0x23, 0x0b, 0x23, 0xfc, 0x1b,
+        0x87, 0x71, 0xa1, 0xd7, 0x91, 0xf1, 0x8b, 0xda, 0x26, 0xad,
     };
     const digest anywhere = {
-        0xd2, 0x6d, 0xf8, 0x79, 0x51, 0x6a, 0xb2, 0x97, 0x31, 0x08, 0xb5,
-        0xf9, 0x6e, 0xd8, 0xe4, 0x5e, 0xc8, 0x39, 0x5a, 0xa5, 0x5e, 0x01,
-        0x28, 0x7d, 0x99, 0x5e, 0x88, 0x33, 0x8b, 0x37, 0xd9, 0x0c,
+        0xad, 0xcc, 0xfd, 0x4a, 0x7d, 0xc7, 0xc6, 0x89, 0x1d, 0x28, 0x93,
+        0x8c, 0x2b, 0x96, 0x59, 0x2a, 0x4e, 0x0a, 0xfe, 0x33, 0xbc, 0x00,
+        0x9b, 0xf9, 0x24, 0x33, 0x58, 0xa7, 0xc4, 0x0f, 0x31, 0xe0,
     };
     const std::string_view scope[] = {"alice", ""};
     const route where = {"example.com", "POST", "/pay"};
     hasher hash;
     digest name;
 
-    REQUIRE(record_name(hash, scope, &where, "k-1", name));
+    REQUIRE(record_name(hash, scope, &where, "", "k-1", name));
     CHECK(name == on_route);
 
-    REQUIRE(record_name(hash, {}, nullptr, "k-1", name));
+    REQUIRE(record_name(hash, {}, nullptr, "@page", "k-1", name));
     CHECK(name == anywhere);
 }
 
@@ -485,6 +485,7 @@ TEST_CASE("record name: different owners, routes and keys differ", "[key]")
         std::vector<std::string_view> scope;
         std::vector<std::string_view> where;
         std::string_view key;
+        std::string_view page = {};
     } rows[] = {
         {{"alice"}, {"h", "POST", "/a"}, "k"},
         {{"bob"}, {"h", "POST", "/a"}, "k"},
@@ -493,6 +494,9 @@ TEST_CASE("record name: different owners, routes and keys differ", "[key]")
         {{"alice"}, {"h", "PUT", "/a"}, "k"},
         {{"alice"}, {"h", "POST", "/b"}, "k"},
         {{"alice"}, {"h", "POST", "/a"}, "K"},
+        {{"alice"}, {"h", "POST", "/a"}, "k", "@page"},
+        {{"alice"}, {"h", "POST", "/a@page"}, "k"},
+        {{"alice"}, {"h", "POST", "/a"}, "@pagek"},
         {{"alice"}, {}, "k"},
         {{}, {"h", "POST", "/a"}, "k"},
         {{}, {}, "k"},
@@ -525,8 +529,8 @@ TEST_CASE("record name: different owners, routes and keys differ", "[key]")
         }
 
         REQUIRE(record_name(hash, row.scope,
-                            row.where.empty() ? nullptr : &where, row.key,
-                            name));
+                            row.where.empty() ? nullptr : &where, row.page,
+                            row.key, name));
         seen.insert(name);
     }
 
