@@ -3,7 +3,26 @@
 #include <openssl/evp.h>
 #include <openssl/opensslv.h>
 
+#include <algorithm>
+#include <bit>
+
 namespace idempotency {
+
+using length_bytes = std::array<std::uint8_t, 8>;
+
+
+static length_bytes
+little_endian(std::uint64_t value)
+{
+    auto bytes = std::bit_cast<length_bytes>(value);
+
+    if constexpr (std::endian::native == std::endian::big) {
+        std::reverse(bytes.begin(), bytes.end());
+    }
+
+    return bytes;
+}
+
 
 static const EVP_MD *
 sha256()
@@ -54,25 +73,31 @@ hasher::start(std::string_view domain)
 }
 
 
+/* A call of OpenSSL costs more than these few bytes: one for both parts. */
 void
 hasher::field(std::string_view value)
 {
-    number(value.size());
-    bytes(value.data(), value.size());
+    std::array<std::uint8_t, 128> framed;
+    length_bytes length = little_endian(value.size());
+
+    if (value.size() > framed.size() - length.size()) {
+        bytes(length.data(), length.size());
+        bytes(value.data(), value.size());
+        return;
+    }
+
+    auto rest = std::copy(length.begin(), length.end(), framed.begin());
+    std::copy(value.begin(), value.end(), rest);
+    bytes(framed.data(), length.size() + value.size());
 }
 
 
 void
 hasher::number(std::uint64_t value)
 {
-    std::array<std::uint8_t, 8> little_endian;
+    length_bytes number = little_endian(value);
 
-    for (std::uint8_t &byte : little_endian) {
-        byte = static_cast<std::uint8_t>(value);
-        value >>= 8;
-    }
-
-    bytes(little_endian.data(), little_endian.size());
+    bytes(number.data(), number.size());
 }
 
 
