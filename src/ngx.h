@@ -55,6 +55,7 @@ make_array(ngx_pool_t *pool, std::size_t count)
 {
     static_assert(std::is_trivially_copyable_v<T>);
 
+    /* An empty array has an address too: null means no memory. */
     void *memory = ngx_palloc(pool, count * sizeof(T) + (count == 0));
 
     if (memory == nullptr) {
@@ -62,6 +63,21 @@ make_array(ngx_pool_t *pool, std::size_t count)
     }
 
     return {static_cast<T *>(memory), count};
+}
+
+
+template <class T>
+bool
+append(ngx_array_t *list, const T &value)
+{
+    auto *slot = static_cast<T *>(ngx_array_push(list));
+
+    if (slot == nullptr) {
+        return false;
+    }
+
+    *slot = value;
+    return true;
 }
 
 
@@ -89,18 +105,59 @@ same_name(std::string_view a, std::string_view b)
 }
 
 
-template <class Each>
+template <class T, class F>
 void
-each_field(ngx_list_t &list, Each each)
+each(ngx_list_t &list, F call)
 {
     for (ngx_list_part_t *part = &list.part; part != nullptr;
          part = part->next) {
-        auto *h = static_cast<ngx_table_elt_t *>(part->elts);
-
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            each(h[i]);
+        for (T &element : std::span(static_cast<T *>(part->elts), part->nelts))
+        {
+            call(element);
         }
     }
+}
+
+
+template <class F>
+void
+each_field(ngx_list_t &list, F call)
+{
+    each<ngx_table_elt_t>(list, call);
+}
+
+
+/* A string in a pool, as printf makes it; no data: no memory. */
+template <class... Args>
+ngx_str_t
+format(ngx_pool_t *pool, std::size_t size, const char *text, Args... args)
+{
+    auto *p = static_cast<u_char *>(ngx_pnalloc(pool, size));
+
+    if (p == nullptr) {
+        return ngx_null_string;
+    }
+
+    u_char *end = ngx_snprintf(p, size, text, args...);
+
+    return {static_cast<std::size_t>(end - p), p};
+}
+
+
+inline ngx_table_elt_t *
+push_header(ngx_http_request_t *r, ngx_str_t name, ngx_str_t value)
+{
+    auto *h = static_cast<ngx_table_elt_t *>(
+        ngx_list_push(&r->headers_out.headers));
+
+    if (h != nullptr) {
+        *h = {};
+        h->hash = 1;
+        h->key = name;
+        h->value = value;
+    }
+
+    return h;
 }
 
 

@@ -159,7 +159,7 @@ sub which_unknown_outcome ($place) {
 # Seconds a duplicate was kept, as the nearest of the values in use.
 sub which_wait ($place) {
     my $time = while_pending($place, sub ($key) { ask($place, key => $key)->{time} });
-    return $time < 0.3 ? 0 : $time < 0.9 ? '400ms' : '900ms';
+    return $time < 0.2 ? 0 : $time < 0.65 ? '400ms' : '900ms';
 }
 
 sub which_retry_after ($place) {

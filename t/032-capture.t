@@ -74,6 +74,11 @@ server {
     location /hide {
         idempotency_hide_header X-Secret x-other;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+
+        location /hide/not {
+            idempotency_pass_header X-Other;
+            proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+        }
     }
     location /pass {
         idempotency_pass_header set-cookie;
@@ -347,6 +352,12 @@ claim 'idempotency_hide_header leaves more out' => sub {
     is(header($retry, $_), undef, "$_ is not in the replay")
         for qw(X-Secret X-Other Set-Cookie);
     is(header($retry, 'X-Open'), 3, 'others are');
+};
+
+claim 'idempotency_pass_header undoes an inherited idempotency_hide_header' => sub {
+    my ($first, $retry) = twice('/hide/not', 'X-Secret:1', 'X-Other:2');
+    is(header($retry, 'X-Secret'), undef, 'what is not passed is left out');
+    is(header($retry, 'X-Other'), 2, 'what is passed is kept');
 };
 
 claim 'repeated headers keep their number and order' => sub {

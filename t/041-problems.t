@@ -239,6 +239,7 @@ for my $code (@ONCE_EACH) {
         is(header($answer, 'Content-Type'), 'application/grpc', 'the type');
         is(header($answer, 'grpc-status'), $GRPC{$code}, 'the gRPC status');
         like(header($answer, 'grpc-message') // '', qr/\S/, 'a message');
+        is(header($answer, 'idempotency-error'), $code, 'the code');
         ok($answer->{complete}, 'the answer is whole');
         is($answer->{body}, '', 'without a message of its own');
         is_deeply($answer->{trailers}, {}, 'and without other trailers');

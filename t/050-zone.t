@@ -193,6 +193,31 @@ subtest 'a response that does not fit leaves the outcome without it' => sub {
     $ng->check_logs;
 };
 
+subtest 'a full zone says what it refuses and what it drops' => sub {
+    my $ng = Nginx->start(http => conf('32k'));
+    post($ng->port, "both-$_", behaviour => 'size=1500') for 1 .. 150;
+    is(count_in($ng->error_log, qr/is full, responses are not kept/), 1,
+        'that responses are not kept, once');
+    is(count_in($ng->error_log, qr/is full, new requests with a key are refused/), 1,
+        'that keys are refused, once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+subtest 'an outcome without its response lasts as long as a 200' => sub {
+    my $ng = Nginx->start(http => conf('64k',
+        'idempotency_ttl 200 1h; idempotency_ttl 201 1s;'));
+    post($ng->port, 'lasting', behaviour => 'size=200000');
+    post($ng->port, 'passing');
+    ok(wait_until(sub { said(post($ng->port, 'passing')) !~ /replayed/ }, 5),
+        'a 201 that was kept has lapsed');
+    is(said(post($ng->port, 'lasting', behaviour => 'size=200000')),
+        '409 response_not_kept', 'the one that was not kept has not');
+    is(ledger_count(key => 'lasting'), 1, 'executed once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
 # ---- killed workers -------------------------------------------------------
 
 # Large answers, since it is their copying that takes time under the lock.

@@ -221,6 +221,12 @@ decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
         return is_unknown_grpc_status(seen.grpc_status) ? unknown : released;
     }
 
+    /* an interim answer that nginx took for the last one, or an upgrade */
+
+    if (seen.status < 200) {
+        return unknown;
+    }
+
     ttl_match match = ttl_of(rules.ttl, seen.status);
 
     if (!(match.exact && match.ttl != 0)

@@ -44,6 +44,13 @@ struct app_word {
 };
 
 
+inline bool
+spoken(const app_word &word)
+{
+    return word.release || word.discard || word.has_ttl;
+}
+
+
 /*
  * Adds what the value says to word; a header sent twice is one list.  False:
  * the value is not one that is known, or release stands beside another word;
@@ -84,7 +91,7 @@ struct outcome_rules {
 };
 
 
-/* How a run ends: the first line of the contract's table that fits. */
+/* How a run ends: the first line of the table in docs/guarantees.md. */
 outcome decide(const evidence &seen, const app_word &word,
                const outcome_rules &rules);
 

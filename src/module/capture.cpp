@@ -453,10 +453,10 @@ start_capture(context &ctx)
     capture.status = static_cast<unsigned>(r->headers_out.status);
     capture.content_length = r->headers_out.content_length_n;
 
-    app_word word = take_app_word(r, ctx.conf, r->headers_out.headers);
-
-    /* Where the response is but a dress, what was said before it counts. */
-    capture.word = ctx.run.frozen ? ctx.run.word : word;
+    /* What was said before X-Accel-Redirect or an error page counts first. */
+    capture.word = ctx.run.frozen || spoken(ctx.run.word) ? ctx.run.word
+                                                          : read_app_word(ctx);
+    strip_app_word(r);
 
     if (!keep_header(ctx)) {
         return NGX_ERROR;
@@ -471,7 +471,9 @@ start_capture(context &ctx)
     }
 
     /* The range filter would cut what is captured, or what is replayed. */
-    r->allow_ranges = 0;
+    if (!ctx.conf->dry_run) {
+        r->allow_ranges = 0;
+    }
 
     if (capture.overflow || !ctx.conf->hold || ctx.conf->dry_run
         || r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
@@ -506,7 +508,7 @@ header_filter(ngx_http_request_t *r)
     }
 
     if (location(r)->store != nullptr) {
-        take_app_word(r, location(r), r->headers_out.headers);
+        strip_app_word(r);
     }
 
     return next_header_filter(r);
@@ -539,8 +541,8 @@ body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
 
 /*
- * Sends a response from our place in the chain: the filters above it (ranges,
- * conditions) saw the request once, those below it are to see the response.
+ * Sends a response from our place in the chain: the filters above it (range
+ * bodies, conditions) saw it once, those below it are to see it.
  */
 ngx_int_t
 send_below(ngx_http_request_t *r, ngx_chain_t *body)

@@ -26,6 +26,7 @@ unset()
 }
 
 
+/* With room for one more: an array of none has no memory. */
 template <class T>
 ngx_array_t *
 make_list(ngx_conf_t *cf, std::span<const T> values)
@@ -55,37 +56,32 @@ default_keys(ngx_conf_t *cf)
 }
 
 
-/* Set-Cookie unless passed, and what is hidden besides. */
+/* Set-Cookie and what is hidden besides, unless it is passed. */
 ngx_array_t *
 hidden_headers(ngx_conf_t *cf, const location_conf *conf)
 {
-    ngx_array_t *hidden = make_list<ngx_str_t>(
-        cf, elements<ngx_str_t>(conf->hide_headers));
+    ngx_array_t *hidden = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
+    auto passed = elements<ngx_str_t>(conf->pass_headers);
 
     if (hidden == nullptr) {
         return nullptr;
     }
 
-    auto passed = elements<ngx_str_t>(conf->pass_headers);
+    auto add = [&](const ngx_str_t &name) {
+        bool pass = std::any_of(passed.begin(), passed.end(),
+                                [&](const ngx_str_t &p) {
+                                    return same_name(view(p), view(name));
+                                });
 
-    for (const ngx_str_t &name : default_hidden) {
-        bool pass = std::any_of(
-            passed.begin(), passed.end(), [&](const ngx_str_t &p) {
-                return p.len == name.len
-                       && ngx_strncasecmp(p.data, name.data, p.len) == 0;
-            });
+        return pass || append(hidden, name);
+    };
 
-        if (pass) {
-            continue;
-        }
+    auto hide = elements<ngx_str_t>(conf->hide_headers);
 
-        auto *slot = static_cast<ngx_str_t *>(ngx_array_push(hidden));
-
-        if (slot == nullptr) {
-            return nullptr;
-        }
-
-        *slot = name;
+    if (!std::all_of(std::begin(default_hidden), std::end(default_hidden), add)
+        || !std::all_of(hide.begin(), hide.end(), add))
+    {
+        return nullptr;
     }
 
     return hidden;
@@ -175,6 +171,18 @@ merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
     return NGX_CONF_OK;
 }
 
+}
+
+
+bool
+has_error_page(const ngx_http_core_loc_conf_t *core, ngx_uint_t status)
+{
+    auto pages = elements<const ngx_http_err_page_t>(core->error_pages);
+
+    return std::any_of(
+        pages.begin(), pages.end(), [&](const ngx_http_err_page_t &page) {
+            return page.status == static_cast<ngx_int_t>(status);
+        });
 }
 
 

@@ -107,6 +107,16 @@ location(ngx_http_request_t *r)
 }
 
 
+inline const ngx_http_core_loc_conf_t *
+core_location(ngx_http_request_t *r)
+{
+    return static_cast<const ngx_http_core_loc_conf_t *>(
+        ngx_http_get_module_loc_conf(r, ngx_http_core_module));
+}
+
+
+bool has_error_page(const ngx_http_core_loc_conf_t *core, ngx_uint_t status);
+
 outcome_rules rules_of(const location_conf *conf);
 
 void *create_main_conf(ngx_conf_t *cf);

@@ -70,6 +70,18 @@ make_context(ngx_http_request_t *r, const location_conf *conf)
 }
 
 
+/* Not application/grpc-web, which has no trailers of its own. */
+bool
+is_grpc_type(std::string_view type)
+{
+    constexpr std::string_view grpc = "application/grpc";
+
+    return same_name(type.substr(0, grpc.size()), grpc)
+           && (type.size() == grpc.size() || type[grpc.size()] == '+'
+               || type[grpc.size()] == ';');
+}
+
+
 void
 resume(context &ctx)
 {

@@ -41,7 +41,9 @@ enum class status : std::uint8_t {
 struct run_state {
     own_event renewal;
     settle_waiter renewed;
+    ngx_uint_t first_exchange; /* of upstream_states */
     ngx_http_handler_pt content_handler;
+    const ngx_http_core_loc_conf_t *location; /* of that handler */
     ngx_http_upstream_t *upstream_before; /* when that handler was called */
     ngx_http_upstream_conf_t *upstream_conf;
     ngx_int_t (*reinit_request)(ngx_http_request_t *r);
@@ -111,6 +113,7 @@ struct context {
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
     bool grpc;
+    bool headers_pushed; /* those of the error */
 
     hasher hash;
     bool hash_as_read; /* the body filter feeds the hash */
@@ -127,9 +130,7 @@ struct context {
     bool claim_called; /* the store has the call in hand */
     ngx_msec_t claim_started;
     ngx_msec_t store_time; /* what was waited for the store */
-    std::uint32_t attempt;
-    std::uint64_t age; /* milliseconds */
-    time_t expires;    /* Unix time; 0: not known; -1: never */
+    time_t expires;        /* Unix time; 0: not known; -1: never */
 
     run_state run;
     capture_state capture;
@@ -146,6 +147,8 @@ void resume(context &ctx);
 
 void set_expires(context &ctx, std::uint64_t remaining);
 
+bool is_grpc_type(std::string_view type);
+
 
 /* gate.cpp */
 ngx_int_t gate(ngx_http_request_t *r);
@@ -158,6 +161,7 @@ void init_request_body_filter();
 ngx_int_t start_run(context &ctx);
 ngx_int_t enter_again(context &ctx);
 ngx_int_t guard_upstreams(ngx_conf_t *cf, main_conf *main);
+bool is_same_request(const context &ctx);
 evidence collect_evidence(context &ctx, bool complete);
 void end_run(context &ctx, settle_result result);
 void abandon_run(context &ctx);
@@ -172,8 +176,9 @@ std::span<piece> no_content(context &ctx);
 /* settle.cpp */
 void settle(context &ctx, bool whole);
 bool is_whole(const context &ctx);
-app_word take_app_word(ngx_http_request_t *r, const location_conf *conf,
-                       ngx_list_t &headers);
+app_word read_app_word(context &ctx);
+void strip_app_word(ngx_http_request_t *r);
+void log_ending(const context &ctx, const evidence &seen, const outcome &how);
 
 /* capture.cpp */
 ngx_int_t send_below(ngx_http_request_t *r, ngx_chain_t *body);

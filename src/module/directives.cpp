@@ -1,7 +1,5 @@
 #include "module/directives.h"
 
-#include <algorithm>
-
 namespace idempotency {
 
 namespace {
@@ -150,7 +148,7 @@ ttl_rule
 parse_codes(const ngx_str_t &text)
 {
     if (view(text) == "any") {
-        return {100, 599, 0};
+        return {100, 999, 0};
     }
 
     if (text.len != 3) {
@@ -299,7 +297,7 @@ set_replay_header(ngx_conf_t *cf, ngx_command_t *, void *data)
         return NGX_CONF_OK;
     }
 
-    if (!is_token(view(value))) {
+    if (!is_header_name(view(value))) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid header name \"%V\" in "
                            "\"idempotency_replay_header\" directive, write a "
@@ -325,7 +323,7 @@ set_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (ngx_str_t &name : arguments(cf)) {
 
-        if (!is_token(view(name))) {
+        if (!is_header_name(view(name))) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid header name \"%V\" in \"%V\" "
                                "directive, write e.g. \"X-Trace-Id\"",

@@ -39,23 +39,8 @@ open_list(ngx_conf_t *cf, ngx_array_t *&list)
 }
 
 
-template <class T>
-bool
-append(ngx_array_t *list, const T &value)
-{
-    auto *slot = static_cast<T *>(ngx_array_push(list));
-
-    if (slot == nullptr) {
-        return false;
-    }
-
-    *slot = value;
-    return true;
-}
-
-
 inline bool
-is_token(std::string_view name)
+is_header_name(std::string_view name)
 {
     constexpr std::string_view separators = "\"(),/:;<=>?@[\\]{}";
 

@@ -1,9 +1,7 @@
 #include "contract/key.h"
 #include "module/context.h"
 
-extern "C" {
 #include <openssl/rand.h>
-}
 
 #include <algorithm>
 
@@ -28,24 +26,14 @@ find_header(ngx_http_request_t *r, const ngx_str_t &name, ngx_str_t &value)
 {
     unsigned found = 0;
 
-    for (ngx_list_part_t *part = &r->headers_in.headers.part; part != nullptr;
-         part = part->next)
-    {
-        auto *h = static_cast<ngx_table_elt_t *>(part->elts);
-
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-
-            if (h[i].key.len != name.len
-                || ngx_strncmp(h[i].lowcase_key, name.data, name.len) != 0)
-            {
-                continue;
-            }
-
-            if (found++ == 0) {
-                value = h[i].value;
-            }
+    each_field(r->headers_in.headers, [&](ngx_table_elt_t &h) {
+        if (h.key.len == name.len
+            && ngx_strncmp(h.lowcase_key, name.data, name.len) == 0
+            && found++ == 0)
+        {
+            value = h.value;
         }
-    }
+    });
 
     return found;
 }
@@ -150,9 +138,9 @@ split_target(context &ctx)
     std::size_t question = target.find('?');
 
     ctx.path = str(target.substr(0, question));
-    ctx.arguments = str(question == std::string_view::npos
-                            ? std::string_view("", 0)
-                            : target.substr(question + 1));
+    ctx.arguments = question == std::string_view::npos
+                        ? ngx_str_t ngx_null_string
+                        : str(target.substr(question + 1));
 }
 
 
@@ -174,20 +162,18 @@ host_of(ngx_http_request_t *r)
  * An error page must not be a back door: a client that was refused and is
  * answered by an application of its own there has keys of its own there too.
  * nginx leaves no trace of an error page that hides the status and may lead to
- * further ones; where such are in use, all named locations are kept apart.
+ * further ones; where such are in use, all that is redirected is kept apart.
  */
 std::string_view
 page_of(ngx_http_request_t *r)
 {
     auto *main = static_cast<main_conf *>(
         ngx_http_get_module_main_conf(r, ngx_http_idempotency_module));
-    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
-        ngx_http_get_module_loc_conf(r, ngx_http_core_module));
 
     if (r->error_page || r->err_status != 0
-        || (core->named && main->traceless_pages))
+        || (r->internal && main->traceless_pages))
     {
-        return view(core->name);
+        return view(core_location(r)->name);
     }
 
     return {};
@@ -296,26 +282,6 @@ handle_empty_scope(context &ctx)
 }
 
 
-bool
-is_grpc(ngx_http_request_t *r)
-{
-    constexpr std::string_view type = "application/grpc";
-
-    if (r->headers_in.content_type == nullptr) {
-        return false;
-    }
-
-    std::string_view value = view(r->headers_in.content_type->value);
-
-    /* Not application/grpc-web, which has no trailers of its own. */
-    return value.size() >= type.size()
-           && ngx_strncasecmp(str(value).data, str(type).data, type.size())
-                  == 0
-           && (value.size() == type.size() || value[type.size()] == '+'
-               || value[type.size()] == ';');
-}
-
-
 /* Makes the context of a request that has something to do with a key. */
 context *
 enter(ngx_http_request_t *r, const location_conf *conf)
@@ -328,7 +294,8 @@ enter(ngx_http_request_t *r, const location_conf *conf)
 
     ctx->method = r->method_name;
     ctx->uri = r->uri;
-    ctx->grpc = is_grpc(r);
+    ctx->grpc = r->headers_in.content_type != nullptr
+                && is_grpc_type(view(r->headers_in.content_type->value));
     split_target(*ctx);
 
     return ctx;
@@ -349,11 +316,13 @@ refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code)
 
 
 ngx_int_t
-pass_unprotected_method(ngx_http_request_t *r, const location_conf *conf)
+look_at_other_method(ngx_http_request_t *r, const location_conf *conf)
 {
     std::string_view key;
 
     if (!conf->strict_methods || find_key(r, conf, key) == key_found::no) {
+        ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                       "idempotency: passed, method %V", &r->method_name);
         return NGX_DECLINED;
     }
 
@@ -380,7 +349,7 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
     std::string_view key;
 
     if (!is_protected(conf, r->method_name)) {
-        return pass_unprotected_method(r, conf);
+        return look_at_other_method(r, conf);
     }
 
     ngx_int_t rc = ngx_http_test_predicates(r, conf->bypass);
@@ -413,6 +382,11 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
     }
 
     ctx->key = str(key);
+
+    /* Without a scope nginx would not have started. */
+    if (conf->scope == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     switch (name_record(*ctx)) {
 
@@ -515,7 +489,7 @@ store_failed(context &ctx)
     }
 
     ngx_log_debug0(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
-                   "idempotency: passed, the store did not answer");
+                   "idempotency: passed, the store did not take the claim");
 
     return pass(ctx, status::store_error);
 }
@@ -527,7 +501,10 @@ meet_record(context &ctx)
     const claim_answer &found = ctx.answer;
 
     set_expires(ctx, found.remaining);
-    ctx.attempt = found.attempt;
+
+    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
+                   "idempotency: found a record, state %d, same request %d",
+                   static_cast<int>(found.state), found.same_fingerprint);
 
     switch (judge(found.state, found.same_fingerprint)) {
 
@@ -550,8 +527,6 @@ meet_record(context &ctx)
     case verdict::replay: break;
     }
 
-    ctx.age = found.age;
-
     if (ctx.conf->dry_run) {
         ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
                       "idempotency: dry run, would be replayed");
@@ -570,24 +545,46 @@ act_on_answer(context &ctx)
 
     if (!pending) {
         leave(ctx);
-    }
 
-    /* Those behind in the queue learn what this one has learned. */
-    if (!pending && ctx.answer.result == claim_result::found) {
-        wake_all(ctx.own.name);
+        /* Those behind in the queue learn what this one has learned. */
+        if (ctx.answer.result == claim_result::found) {
+            wake_all(ctx.own.name);
+        }
     }
 
     switch (ctx.answer.result) {
 
     case claim_result::claimed:
         ctx.status = status::fresh;
-        ctx.attempt = ctx.answer.attempt;
+        ngx_log_debug1(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
+                       "idempotency: claimed, attempt %uD",
+                       ctx.answer.attempt);
         return start_run(ctx);
 
     case claim_result::found: return meet_record(ctx);
 
     default: return store_failed(ctx);
     }
+}
+
+
+/*
+ * An error page may tell a refusal in its own words, but not send the refused
+ * request to an application after all.
+ */
+ngx_int_t
+pass_again(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.error == error_code::none || ctx.conf->dry_run
+        || r->content_handler == nullptr || !is_same_request(ctx))
+    {
+        return NGX_DECLINED;
+    }
+
+    r->error_page = 1;
+    return send_problem(ctx, ctx.error);
 }
 
 
@@ -613,7 +610,8 @@ second_look(context &ctx)
         ctx.at = stage::passed;
         return NGX_DECLINED;
 
-    case stage::passed: return NGX_DECLINED;
+    case stage::start:
+    case stage::passed: return pass_again(ctx);
 
     default: return NGX_DONE;
     }

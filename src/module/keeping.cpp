@@ -65,41 +65,61 @@ describe(ngx_http_request_t *r)
 }
 
 
+struct fields_size {
+    std::size_t bytes = 0;
+    std::size_t count = 0;
+};
+
+
+fields_size
+measure_fields(const location_conf *conf, ngx_list_t &list)
+{
+    fields_size size;
+
+    each_field(list, [&](ngx_table_elt_t &h) {
+        if (is_kept(conf, h)) {
+            size.bytes += encoded_size(field{view(h.key), view(h.value)});
+            size.count++;
+        }
+    });
+
+    return size;
+}
+
+
+void
+encode_fields(const location_conf *conf, ngx_list_t &list, std::uint8_t *out)
+{
+    each_field(list, [&](ngx_table_elt_t &h) {
+        if (is_kept(conf, h)) {
+            out = encode(out, field{view(h.key), view(h.value)});
+        }
+    });
+}
+
+
 bool
 encode_header(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
-    const location_conf *conf = ctx.conf;
     response_head head = describe(r);
-    std::size_t size = encoded_size(head);
-    std::size_t count = 0;
-
-    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
-        if (is_kept(conf, h)) {
-            size += encoded_size(field{view(h.key), view(h.value)});
-            count++;
-        }
-    });
+    fields_size size = measure_fields(ctx.conf, r->headers_out.headers);
 
     /* A response that cannot be put down is passed on and not kept. */
-    if (!encodable(head) || count > max_fields) {
+    if (!encodable(head) || size.count > max_fields) {
         ctx.capture.overflow = true;
         return true;
     }
 
-    ctx.capture.head = make_array<std::uint8_t>(r->pool, size);
+    ctx.capture.head = make_array<std::uint8_t>(r->pool, encoded_size(head)
+                                                             + size.bytes);
 
     if (ctx.capture.head.data() == nullptr) {
         return false;
     }
 
-    std::uint8_t *p = encode(ctx.capture.head.data(), head, count);
-
-    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
-        if (is_kept(conf, h)) {
-            p = encode(p, field{view(h.key), view(h.value)});
-        }
-    });
+    encode_fields(ctx.conf, r->headers_out.headers,
+                  encode(ctx.capture.head.data(), head, size.count));
 
     return true;
 }
@@ -110,22 +130,22 @@ bool
 encode_summary(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
-    ngx_table_elt_t *location = nullptr;
+    ngx_table_elt_t *target = nullptr;
     response_head head;
 
     head.status = static_cast<std::uint16_t>(r->headers_out.status);
 
     each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
         if (h.hash != 0 && same_name(view(h.key), "location")) {
-            location = &h;
+            target = &h;
         }
     });
 
     field f = {};
     std::size_t size = encoded_size(head);
 
-    if (location != nullptr) {
-        f = {view(location->key), view(location->value)};
+    if (target != nullptr) {
+        f = {view(target->key), view(target->value)};
         size += encoded_size(f);
     }
 
@@ -136,9 +156,9 @@ encode_summary(context &ctx)
     }
 
     std::uint8_t *p = encode(ctx.capture.summary.data(), head,
-                             location != nullptr);
+                             target != nullptr);
 
-    if (location != nullptr) {
+    if (target != nullptr) {
         encode(p, f);
     }
 
@@ -211,34 +231,23 @@ keep_bytes(context &ctx, const u_char *bytes, std::size_t size)
 }
 
 
+/* Nothing: no memory, or too many of them. */
 std::span<std::uint8_t>
 encode_trailers(context &ctx, std::size_t &count)
 {
     ngx_list_t &trailers = ctx.request->headers_out.trailers;
-    std::size_t size = 0;
+    fields_size size = measure_fields(ctx.conf, trailers);
 
-    count = 0;
-
-    each_field(trailers, [&](ngx_table_elt_t &h) {
-        if (is_kept(ctx.conf, h)) {
-            size += encoded_size(field{view(h.key), view(h.value)});
-            count++;
-        }
-    });
+    count = size.count;
 
     if (count > max_fields) {
         return {};
     }
 
-    auto bytes = make_array<std::uint8_t>(ctx.request->pool, size);
-    std::uint8_t *p = bytes.data();
+    auto bytes = make_array<std::uint8_t>(ctx.request->pool, size.bytes);
 
-    if (p != nullptr) {
-        each_field(trailers, [&](ngx_table_elt_t &h) {
-            if (is_kept(ctx.conf, h)) {
-                p = encode(p, field{view(h.key), view(h.value)});
-            }
-        });
+    if (bytes.data() != nullptr) {
+        encode_fields(ctx.conf, trailers, bytes.data());
     }
 
     return bytes;

@@ -51,7 +51,7 @@ parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
 
     std::string_view name = view(text).substr(header.size());
 
-    if (!is_token(name)) {
+    if (!is_header_name(name)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid header name in \"%V\" in "
                            "\"idempotency_key\" directive, write e.g. "
@@ -199,8 +199,9 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
 
     for (ngx_str_t &name : arguments(cf)) {
         bool valid = std::all_of(
-            view(name).begin(), view(name).end(),
-            [](char c) { return (c >= 'A' && c <= 'Z') || c == '-'; });
+            view(name).begin(), view(name).end(), [](char c) {
+                return (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+            });
 
         if (!valid || name.len == 0) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -67,10 +67,8 @@ init_worker(ngx_cycle_t *cycle)
     return NGX_OK;
 }
 
-}
 
-
-static ngx_http_module_t http_module = {
+ngx_http_module_t http_module = {
     add_variables, /* preconfiguration */
     init_module,   /* postconfiguration */
 
@@ -86,10 +84,11 @@ static ngx_http_module_t http_module = {
 
 }
 
+}
+
 
 extern "C" {
 
-__attribute__((visibility("default")))
 ngx_module_t ngx_http_idempotency_module = {
     NGX_MODULE_V1,
     &idempotency::http_module, /* module context */

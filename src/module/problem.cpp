@@ -65,6 +65,10 @@ constexpr problem problems[] = {
 };
 
 
+static_assert(std::size(problems)
+              == static_cast<std::size_t>(error_code::store_unavailable) + 1);
+
+
 const problem &
 describe(error_code code)
 {
@@ -85,40 +89,6 @@ status_of(const location_conf *conf, error_code code)
 }
 
 
-ngx_table_elt_t *
-push_header(ngx_http_request_t *r, std::string_view name, ngx_str_t value)
-{
-    auto *h = static_cast<ngx_table_elt_t *>(
-        ngx_list_push(&r->headers_out.headers));
-
-    if (h != nullptr) {
-        *h = {};
-        h->hash = 1;
-        h->key = str(name);
-        h->value = value;
-    }
-
-    return h;
-}
-
-
-/* A string from the request's pool, as printf makes it; no data: no memory. */
-template <class... Args>
-ngx_str_t
-format(ngx_pool_t *pool, std::size_t size, const char *text, Args... args)
-{
-    auto *p = static_cast<u_char *>(ngx_pnalloc(pool, size));
-
-    if (p == nullptr) {
-        return {0, nullptr};
-    }
-
-    u_char *end = ngx_snprintf(p, size, text, args...);
-
-    return {static_cast<std::size_t>(end - p), p};
-}
-
-
 bool
 push_retry_after(ngx_http_request_t *r, ngx_msec_t time)
 {
@@ -126,7 +96,7 @@ push_retry_after(ngx_http_request_t *r, ngx_msec_t time)
     ngx_str_t value = format(r->pool, NGX_INT_T_LEN, "%M", seconds);
 
     return value.data != nullptr
-           && push_header(r, "Retry-After", value) != nullptr;
+           && push_header(r, ngx_string("Retry-After"), value) != nullptr;
 }
 
 
@@ -136,7 +106,8 @@ push_link(ngx_http_request_t *r, const ngx_str_t &url)
     ngx_str_t value = format(r->pool, url.len + 32,
                              "<%V>; rel=\"describedby\"", &url);
 
-    return value.data != nullptr && push_header(r, "Link", value) != nullptr;
+    return value.data != nullptr
+           && push_header(r, ngx_string("Link"), value) != nullptr;
 }
 
 
@@ -286,9 +257,10 @@ send_grpc(context &ctx, const problem &p)
     ngx_str_t status = format(r->pool, NGX_INT_T_LEN, "%ud", p.grpc_status);
 
     if (status.data == nullptr
-        || push_header(r, "grpc-status", status) == nullptr
-        || push_header(r, "grpc-message", str(p.detail)) == nullptr
-        || push_header(r, "idempotency-error", str(p.name)) == nullptr)
+        || push_header(r, ngx_string("grpc-status"), status) == nullptr
+        || push_header(r, ngx_string("grpc-message"), str(p.detail)) == nullptr
+        || push_header(r, ngx_string("idempotency-error"), str(p.name))
+               == nullptr)
     {
         return NGX_ERROR;
     }
@@ -301,27 +273,6 @@ send_grpc(context &ctx, const problem &p)
     r->header_only = 1;
 
     return ngx_http_send_header(r);
-}
-
-
-/* Then the operator's page answers, with our headers. */
-bool
-has_error_page(ngx_http_request_t *r, ngx_uint_t status)
-{
-    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
-        ngx_http_get_module_loc_conf(r, ngx_http_core_module));
-
-    if (r->error_page) {
-        return false;
-    }
-
-    for (auto &page : elements<ngx_http_err_page_t>(core->error_pages)) {
-        if (page.status == static_cast<ngx_int_t>(status)) {
-            return true;
-        }
-    }
-
-    return false;
 }
 
 }
@@ -358,20 +309,29 @@ send_problem(context &ctx, error_code code)
     ctx.at = stage::passed;
     ctx.error = code;
 
-    ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
-                  "idempotency: refused: %V", &name);
+    if (!ctx.headers_pushed) {
+        ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
+                      "idempotency: refused: %V", &name);
 
-    if (!push_headers(ctx, code)) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        if (!push_headers(ctx, code)) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        ctx.headers_pushed = true;
     }
 
     if (ngx_http_discard_request_body(r) != NGX_OK) {
         r->keepalive = 0;
     }
 
-    if (!ctx.grpc && has_error_page(r, status)) {
+    /* Then the operator's page answers, with our headers. */
+    if (!ctx.grpc && !r->error_page
+        && has_error_page(core_location(r), status)) {
         return static_cast<ngx_int_t>(status);
     }
+
+    /* An error page that has led here must not give the answer its status. */
+    r->err_status = 0;
 
     ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p) : send_json(ctx, p, status);
 

@@ -197,25 +197,15 @@ set_head(ngx_http_request_t *r, const response_head &head)
 ngx_int_t
 mark(context &ctx)
 {
-    ngx_http_request_t *r = ctx.request;
-
     if (ctx.conf->replay_header.len == 0) {
         return NGX_OK;
     }
 
-    auto *h = static_cast<ngx_table_elt_t *>(
-        ngx_list_push(&r->headers_out.headers));
-
-    if (h == nullptr) {
-        return NGX_ERROR;
-    }
-
-    *h = {};
-    h->hash = 1;
-    h->key = ctx.conf->replay_header;
-    ngx_str_set(&h->value, "true");
-
-    return NGX_OK;
+    return push_header(ctx.request, ctx.conf->replay_header,
+                       ngx_string("true"))
+                   != nullptr
+               ? NGX_OK
+               : NGX_ERROR;
 }
 
 

@@ -19,8 +19,7 @@ struct guarded_peer {
 };
 
 
-/* Answers that let nginx try another peer come from peers that were sent to.
- */
+/* For such an answer nginx would ask another peer. */
 constexpr ngx_uint_t answered_by_peer = NGX_HTTP_UPSTREAM_FT_HTTP_500
                                         | NGX_HTTP_UPSTREAM_FT_HTTP_502
                                         | NGX_HTTP_UPSTREAM_FT_HTTP_503
@@ -59,18 +58,38 @@ renew(ngx_event_t *event)
 }
 
 
+/* The exchanges of this run: some may have been before the gate. */
+std::span<ngx_http_upstream_state_t>
+exchanges(const context &ctx)
+{
+    auto all = elements<ngx_http_upstream_state_t>(
+        ctx.request->upstream_states);
+
+    return all.subspan(ngx_min(ctx.run.first_exchange, all.size()));
+}
+
+
 /* A byte to one of them, and no other may be tried. */
 bool
-any_byte_sent(ngx_http_request_t *r)
+any_byte_sent(const context &ctx)
 {
-    for (auto &s : elements<ngx_http_upstream_state_t>(r->upstream_states)) {
+    ngx_http_upstream_t *u = ctx.request->upstream;
+
+    for (const ngx_http_upstream_state_t &s : exchanges(ctx)) {
         if (s.bytes_sent > 0) {
             return true;
         }
     }
 
-    return r->upstream != nullptr && r->upstream->peer.connection != nullptr
-           && r->upstream->peer.connection->sent > 0;
+    return u != nullptr && u->peer.connection != nullptr
+           && u->peer.connection->sent > 0;
+}
+
+
+bool
+is_answered(const ngx_http_upstream_state_t &s)
+{
+    return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
 }
 
 
@@ -93,7 +112,9 @@ free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state)
     auto *peer = static_cast<guarded_peer *>(data);
     bool sent = pc->connection != nullptr && pc->connection->sent > 0;
 
-    peer->free(pc, peer->data, state);
+    if (peer->free != nullptr) {
+        peer->free(pc, peer->data, state);
+    }
 
     if (sent) {
         pc->tries = 0;
@@ -175,10 +196,8 @@ guard_peer(ngx_http_request_t *r)
 
 /* The exchange goes to its end without the client, and to one peer. */
 ngx_int_t
-guard_conf(context &ctx)
+guard_conf(context &ctx, ngx_http_upstream_t *u)
 {
-    ngx_http_upstream_t *u = ctx.request->upstream;
-
     if (u->conf == ctx.run.upstream_conf) {
         return NGX_OK;
     }
@@ -213,10 +232,6 @@ guard_conf(context &ctx)
 context *
 guarded_run(ngx_http_request_t *r)
 {
-    if (r != r->main) {
-        return nullptr;
-    }
-
     context *ctx = find_context(r);
 
     if (ctx == nullptr || ctx->at != stage::running || ctx->conf->dry_run
@@ -229,7 +244,18 @@ guarded_run(ngx_http_request_t *r)
 }
 
 
-/* In front of the init_peer() of every upstream; before its first peer. */
+bool
+is_safe(ngx_http_request_t *r)
+{
+    return (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) != 0;
+}
+
+
+/*
+ * In front of the init_peer() of every upstream; before its first peer.  What
+ * a content handler writes by subrequests (ngx.location.capture) goes to one
+ * peer as well.
+ */
 ngx_int_t
 init_guarded_peer(ngx_http_request_t *r, ngx_http_upstream_srv_conf_t *us)
 {
@@ -248,13 +274,13 @@ init_guarded_peer(ngx_http_request_t *r, ngx_http_upstream_srv_conf_t *us)
         return rc;
     }
 
-    context *ctx = guarded_run(r);
+    context *ctx = guarded_run(r->main);
 
-    if (ctx == nullptr) {
+    if (ctx == nullptr || (r != r->main && is_safe(r))) {
         return NGX_OK;
     }
 
-    if (guard_conf(*ctx) != NGX_OK) {
+    if (guard_conf(*ctx, r->upstream) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -268,7 +294,7 @@ reinit_once(ngx_http_request_t *r)
 {
     context *ctx = find_context(r);
 
-    if (any_byte_sent(r)) {
+    if (any_byte_sent(*ctx)) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "idempotency: a peer was sent to, no other is tried");
         return NGX_ERROR;
@@ -294,7 +320,7 @@ guard_exchange(context &ctx)
 
     bool resolved_later = u->conf != ctx.run.upstream_conf;
 
-    if (guard_conf(ctx) != NGX_OK) {
+    if (guard_conf(ctx, u) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -339,6 +365,7 @@ wrap_content_handler(context &ctx)
 
     if (r->content_handler != nullptr && r->content_handler != run_content) {
         ctx.run.content_handler = r->content_handler;
+        ctx.run.location = core_location(r);
         r->content_handler = run_content;
     }
 }
@@ -346,24 +373,32 @@ wrap_content_handler(context &ctx)
 
 /* The answer of an application that sends nginx elsewhere for the rest. */
 bool
-application_redirected(ngx_http_request_t *r)
+application_redirected(const context &ctx)
 {
-    ngx_http_upstream_t *u = r->upstream;
+    ngx_http_upstream_t *u = ctx.request->upstream;
 
-    return u != nullptr && u->headers_in.x_accel_redirect != nullptr
-           && !(u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT)
-           && !(u->conf->intercept_errors
-                && u->headers_in.status_n >= NGX_HTTP_SPECIAL_RESPONSE);
+    if (u == nullptr || u == ctx.run.upstream_before
+        || u->headers_in.x_accel_redirect == nullptr
+        || (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT))
+    {
+        return false;
+    }
+
+    bool intercepted = u->conf->intercept_errors
+                       && has_error_page(ctx.run.location,
+                                         u->headers_in.status_n);
+
+    return !intercepted;
 }
 
 
 ngx_uint_t
-last_upstream_status(ngx_http_request_t *r)
+last_status(const context &ctx)
 {
-    auto states = elements<ngx_http_upstream_state_t>(r->upstream_states);
+    auto all = exchanges(ctx);
 
-    return !states.empty() && states.back().status >= NGX_HTTP_SPECIAL_RESPONSE
-               ? states.back().status
+    return !all.empty() && all.back().status >= NGX_HTTP_SPECIAL_RESPONSE
+               ? all.back().status
                : NGX_HTTP_BAD_GATEWAY;
 }
 
@@ -372,33 +407,9 @@ last_upstream_status(ngx_http_request_t *r)
 void
 freeze(context &ctx)
 {
-    ngx_http_upstream_t *u = ctx.request->upstream;
-
+    ctx.run.word = read_app_word(ctx);
     ctx.run.seen = collect_evidence(ctx, true);
     ctx.run.frozen = true;
-    ctx.run.delegated = application_redirected(ctx.request);
-
-    if (u != nullptr && u->headers_in.headers.part.elts != nullptr) {
-        ctx.run.word = take_app_word(ctx.request, ctx.conf,
-                                     u->headers_in.headers);
-    }
-}
-
-
-bool
-is_answered(const ngx_http_upstream_state_t &s)
-{
-    return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
-}
-
-
-bool
-last_peer_failed(ngx_http_request_t *r)
-{
-    auto states = elements<ngx_http_upstream_state_t>(r->upstream_states);
-
-    return !states.empty() && states.back().bytes_sent > 0
-           && !is_answered(states.back());
 }
 
 
@@ -419,6 +430,9 @@ start_run(context &ctx)
     ngx_http_headers_in_t &in = ctx.request->headers_in;
 
     ctx.at = stage::running;
+    ctx.run.first_exchange = elements<ngx_http_upstream_state_t>(
+                                 ctx.request->upstream_states)
+                                 .size();
 
     /*
      * The outcome is the whole answer.  A condition is for the application,
@@ -441,37 +455,56 @@ start_run(context &ctx)
 
 
 /*
+ * nginx makes a GET of what it sends to a URI, by error_page or by
+ * X-Accel-Redirect: what has kept its method has come to a named location,
+ * whatever was rewritten there.
+ */
+bool
+is_same_request(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    return view(r->method_name) == view(ctx.method)
+           && (!is_safe(r) || core_location(r)->named
+               || view(r->uri) == view(ctx.uri));
+}
+
+
+/*
  * The run came through the gate once more.  If no peer was asked yet, its
  * handler has only sent it on (ngx.exec), and the run begins here.  After
  * X-Accel-Redirect or error_page to a URI, what comes is another request.  A
  * named location would send the same request again: if it may have been
- * executed, that is not done.
+ * executed, that is done only where the application itself has said so.
  */
 ngx_int_t
 enter_again(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
-
-    if (ctx.at == stage::settled || ctx.run.frozen) {
-        return NGX_DECLINED;
-    }
-
-    bool sent = any_byte_sent(r);
+    bool sent = any_byte_sent(ctx);
     bool asked = sent || r->upstream != ctx.run.upstream_before;
-    bool same_request = view(r->method_name) == view(ctx.method)
-                        && view(r->uri) == view(ctx.uri);
+    bool redirected = application_redirected(ctx);
 
-    if (asked && (!same_request || application_redirected(r))) {
-        freeze(ctx);
-
-        if (ctx.run.delegated) {
-            wrap_content_handler(ctx);
-        }
-
+    if (ctx.at == stage::settled) {
         return NGX_DECLINED;
     }
 
-    if (!sent || ctx.conf->dry_run || r->content_handler == nullptr) {
+    if (redirected) {
+        ctx.run.delegated = true;
+        ctx.run.word = read_app_word(ctx);
+    }
+
+    if (!ctx.run.frozen && asked && !is_same_request(ctx)) {
+        freeze(ctx);
+    }
+
+    if (ctx.run.frozen && !ctx.run.delegated) {
+        return NGX_DECLINED;
+    }
+
+    if (ctx.run.frozen || !sent || redirected || ctx.conf->dry_run
+        || r->content_handler == nullptr)
+    {
         wrap_content_handler(ctx);
         return NGX_DECLINED;
     }
@@ -481,7 +514,7 @@ enter_again(context &ctx)
                   "again in a named location");
 
     r->error_page = 1;
-    return static_cast<ngx_int_t>(last_upstream_status(r));
+    return static_cast<ngx_int_t>(last_status(ctx));
 }
 
 
@@ -489,32 +522,31 @@ evidence
 collect_evidence(context &ctx, bool complete)
 {
     ngx_http_request_t *r = ctx.request;
-    evidence seen;
+    evidence seen = ctx.run.seen;
+    auto all = exchanges(ctx);
 
-    if (ctx.run.frozen) {
-        seen = ctx.run.seen;
+    if (!ctx.run.frozen) {
+        seen.sent = any_byte_sent(ctx);
+        seen.own_handler = r->upstream == ctx.run.upstream_before || r->cached;
+        seen.complete = complete;
+        seen.status = static_cast<unsigned>(r->headers_out.status);
 
-        if (ctx.run.delegated) {
-            seen.complete = complete;
-            seen.unanswered = seen.unanswered || last_peer_failed(r);
+        for (const ngx_http_upstream_state_t &s : all) {
+
+            if (is_answered(s)) {
+                seen.status = static_cast<unsigned>(s.status);
+
+            } else if (s.bytes_sent > 0) {
+                seen.unanswered = true;
+            }
         }
-
-        return seen;
     }
 
-    seen.sent = any_byte_sent(r);
-    seen.own_handler = r->upstream == ctx.run.upstream_before || r->cached;
-    seen.complete = complete;
-    seen.status = r->headers_out.status;
-
-    for (auto &s : elements<ngx_http_upstream_state_t>(r->upstream_states)) {
-
-        if (is_answered(s)) {
-            seen.status = static_cast<unsigned>(s.status);
-
-        } else if (s.bytes_sent > 0) {
-            seen.unanswered = true;
-        }
+    /* The rest of an answer that was to come from elsewhere is part of it. */
+    if (ctx.run.delegated) {
+        seen.complete = complete;
+        seen.unanswered = seen.unanswered
+                          || (!all.empty() && !is_answered(all.back()));
     }
 
     return seen;
@@ -547,6 +579,8 @@ abandon_run(context &ctx)
     outcome how = decide(seen, ctx.run.word, rules);
     store *backend = ctx.conf->store->backend;
 
+    log_ending(ctx, seen, how);
+
     switch (how.end) {
 
     case ending::released: backend->release(ctx.own, nobody); break;
@@ -554,10 +588,9 @@ abandon_run(context &ctx)
     case ending::unknown: backend->hold(ctx.own, how.ttl, nobody); break;
 
     default:
-        backend->complete(
-            ctx.own,
-            {record_state::not_kept, ttl_without_response(rules.ttl), {}, {}},
-            nobody);
+        backend->complete(ctx.own,
+                          {record_state::not_kept, how.ttl, {}, {}, how.ttl},
+                          nobody);
     }
 
     end_run(ctx, settle_result::done);
@@ -573,14 +606,10 @@ guard_upstreams(ngx_conf_t *cf, main_conf *main)
     for (auto *us :
          elements<ngx_http_upstream_srv_conf_t *>(&upstreams->upstreams))
     {
-        auto *slot = static_cast<guarded_upstream *>(
-            ngx_array_push(&main->upstreams));
-
-        if (slot == nullptr) {
+        if (!append(&main->upstreams, guarded_upstream{us, us->peer.init})) {
             return NGX_ERROR;
         }
 
-        *slot = {us, us->peer.init};
         us->peer.init = init_guarded_peer;
     }
 

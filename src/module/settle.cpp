@@ -4,6 +4,18 @@ namespace idempotency {
 
 namespace {
 
+/* By ending. */
+constexpr const char *ending_names[] = {"released", "unknown", "completed",
+                                        "not kept"};
+
+
+bool
+is_app_word(const ngx_table_elt_t &h)
+{
+    return h.hash != 0 && same_name(view(h.key), "x-accel-idempotency");
+}
+
+
 /* -1: none was given. */
 int
 grpc_status(ngx_http_request_t *r)
@@ -21,15 +33,6 @@ grpc_status(ngx_http_request_t *r)
     each_field(r->headers_out.trailers, look);
 
     return status;
-}
-
-
-bool
-is_grpc_answer(ngx_http_request_t *r)
-{
-    return view(r->headers_out.content_type).starts_with("application/grpc")
-           && !view(r->headers_out.content_type)
-                   .starts_with("application/grpc-web");
 }
 
 
@@ -56,20 +59,19 @@ void
 complete(context &ctx, const outcome &how)
 {
     capture_state &capture = ctx.capture;
+    std::uint64_t summary_ttl = ttl_without_response(rules_of(ctx.conf).ttl);
     piece summary[] = {capture.summary};
-    completion record = {record_state::completed, how.ttl,
-                         response_to_keep(ctx, how), summary};
 
-    if (record.response.empty()) {
-        record.state = record_state::not_kept;
-        record.response = summary;
+    if (capture.word.has_ttl) {
+        summary_ttl = ngx_min(summary_ttl, capture.word.ttl);
     }
 
-    if (record.response.data() == summary && how.end == ending::completed) {
-        std::uint64_t ttl = ttl_without_response(rules_of(ctx.conf).ttl);
+    completion record = {record_state::completed, how.ttl,
+                         response_to_keep(ctx, how), summary, summary_ttl};
 
-        record.ttl = capture.word.has_ttl ? ngx_min(ttl, capture.word.ttl)
-                                          : ttl;
+    if (record.response.empty()) {
+        record = {record_state::not_kept, summary_ttl, summary, summary,
+                  summary_ttl};
     }
 
     set_expires(ctx, record.ttl);
@@ -92,31 +94,68 @@ is_whole(const context &ctx)
 
 
 /*
- * What the application says in X-Accel-Idempotency, which is for us alone: it
- * is taken out of the header.
+ * What the application says in X-Accel-Idempotency.  It is looked for in the
+ * upstream's own header, as nginx may have made another one of it.
  */
 app_word
-take_app_word(ngx_http_request_t *r, const location_conf *conf,
-              ngx_list_t &headers)
+read_app_word(context &ctx)
 {
+    ngx_http_request_t *r = ctx.request;
+    ngx_http_upstream_t *u = r->upstream;
+    bool asked = u != nullptr && u != ctx.run.upstream_before
+                 && u->headers_in.headers.part.elts != nullptr;
     app_word word;
 
-    each_field(headers, [&](ngx_table_elt_t &h) {
-        if (h.hash == 0 || !same_name(view(h.key), "x-accel-idempotency")) {
-            return;
-        }
+    if (!ctx.conf->app_control) {
+        return word;
+    }
 
-        h.hash = 0;
-
-        if (conf->app_control && !parse_app_word(view(h.value), word)) {
-            ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                          "idempotency: the application sent an invalid "
-                          "X-Accel-Idempotency: \"%V\"",
-                          &h.value);
-        }
-    });
+    each_field(asked ? u->headers_in.headers : r->headers_out.headers,
+               [&](ngx_table_elt_t &h) {
+                   if (is_app_word(h) && !parse_app_word(view(h.value), word))
+                   {
+                       ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                                     "idempotency: the application sent an "
+                                     "invalid X-Accel-Idempotency: \"%V\"",
+                                     &h.value);
+                   }
+               });
 
     return word;
+}
+
+
+/* It is for us alone. */
+void
+strip_app_word(ngx_http_request_t *r)
+{
+    each_field(r->headers_out.headers, [](ngx_table_elt_t &h) {
+        if (is_app_word(h)) {
+            h.hash = 0;
+        }
+    });
+}
+
+
+void
+log_ending(const context &ctx, const evidence &seen, const outcome &how)
+{
+    ngx_log_t *log = ctx.request->connection->log;
+
+    ngx_log_debug4(NGX_LOG_DEBUG_HTTP, log, 0,
+                   "idempotency: ends as %s, status %ud, sent %d, whole %d",
+                   ending_names[static_cast<std::size_t>(how.end)],
+                   seen.status, seen.sent, seen.complete);
+
+    if (how.end != ending::unknown) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, log, 0,
+                  "idempotency: the outcome of a request is unknown: %s",
+                  seen.complete && !seen.unanswered
+                      ? "its answer does not tell"
+                      : "no complete answer came");
 }
 
 
@@ -128,11 +167,13 @@ settle(context &ctx, bool whole)
     outcome_rules rules = rules_of(ctx.conf);
     evidence seen = collect_evidence(ctx, whole && is_whole(ctx));
 
-    seen.grpc = is_grpc_answer(ctx.request);
+    seen.grpc = is_grpc_type(view(ctx.request->headers_out.content_type));
     seen.grpc_status = seen.grpc ? grpc_status(ctx.request) : -1;
 
     outcome how = decide(seen, capture.word, rules);
     store *backend = ctx.conf->store->backend;
+
+    log_ending(ctx, seen, how);
 
     switch (how.end) {
 

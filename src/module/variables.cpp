@@ -10,6 +10,10 @@ constexpr std::string_view status_names[] = {
 };
 
 
+static_assert(std::size(status_names)
+              == static_cast<std::size_t>(status::store_error) + 1);
+
+
 ngx_int_t
 not_found(ngx_http_variable_value_t *v)
 {
@@ -47,22 +51,14 @@ found_hex(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 }
 
 
-template <class T>
+template <class... Args>
 ngx_int_t
-found_number(ngx_http_request_t *r, ngx_http_variable_value_t *v,
-             const char *format, T number)
+found_text(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+           const char *text, Args... args)
 {
-    auto *text = static_cast<u_char *>(
-        ngx_pnalloc(r->pool, NGX_INT64_LEN + 8));
+    ngx_str_t value = format(r->pool, NGX_INT64_LEN + 8, text, args...);
 
-    if (text == nullptr) {
-        return NGX_ERROR;
-    }
-
-    u_char *end = ngx_sprintf(text, format, number);
-
-    return found(v, {reinterpret_cast<char *>(text),
-                     static_cast<std::size_t>(end - text)});
+    return value.data != nullptr ? found(v, view(value)) : NGX_ERROR;
 }
 
 
@@ -132,8 +128,8 @@ get_age(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    return found_number(r, v, "%uL",
-                        static_cast<std::uint64_t>(ctx->age / 1000));
+    return found_text(r, v, "%uL",
+                      static_cast<std::uint64_t>(ctx->answer.age / 1000));
 }
 
 
@@ -150,7 +146,7 @@ get_expires(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return found(v, "never");
     }
 
-    return found_number(r, v, "%T", ctx->expires);
+    return found_text(r, v, "%T", ctx->expires);
 }
 
 
@@ -183,7 +179,7 @@ get_attempt(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    return found_number(r, v, "%uD", ctx->attempt);
+    return found_text(r, v, "%uD", ctx->answer.attempt);
 }
 
 
@@ -196,19 +192,9 @@ get_store_time(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    auto *text = static_cast<u_char *>(
-        ngx_pnalloc(r->pool, NGX_INT64_LEN + 8));
-
-    if (text == nullptr) {
-        return NGX_ERROR;
-    }
-
-    u_char *end = ngx_sprintf(text, "%T.%03M",
-                              static_cast<time_t>(ctx->store_time / 1000),
-                              ctx->store_time % 1000);
-
-    return found(v, {reinterpret_cast<char *>(text),
-                     static_cast<std::size_t>(end - text)});
+    return found_text(r, v, "%T.%03M",
+                      static_cast<time_t>(ctx->store_time / 1000),
+                      ctx->store_time % 1000);
 }
 
 

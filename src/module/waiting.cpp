@@ -1,8 +1,5 @@
 #include "module/context.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace idempotency {
 
 /*
@@ -256,7 +253,7 @@ park(context &ctx)
 }
 
 
-/* The request ends; if it was about to ask the store, the next one does. */
+/* It waits no more; if it was about to ask the store, the next one does. */
 void
 leave(context &ctx)
 {

@@ -2,9 +2,7 @@
 
 #include "store/zone.h"
 
-extern "C" {
 #include <openssl/rand.h>
-}
 
 #include <ctime>
 
@@ -44,14 +42,15 @@ private:
     static void sweep(ngx_event_t *event);
     ngx_shm_zone_t *find_predecessor() const;
     ngx_int_t format();
-    void said_full(const char *what);
-    void has_room(const zone_stats &stats);
+    void say_full(bool &said, const char *what);
+    void note_room(const zone_stats &stats);
 
     ngx_shm_zone_t *shm_;
     ngx_slab_pool_t *pool_ = nullptr;
     zone *zone_ = nullptr;
     own_event sweeper_ = {};
-    bool full_ = false;
+    bool said_refusing_ = false;
+    bool said_dropping_ = false;
 };
 
 
@@ -124,6 +123,11 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
             stats = locked->stats();
         }
 
+        if (answer.result == claim_result::unavailable) {
+            say_full(said_refusing_, "new requests with a key are refused");
+            break;
+        }
+
         if (answer.response_size <= room.size()) {
             break;
         }
@@ -138,11 +142,8 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
         room = {bytes, answer.response_size};
     }
 
-    if (answer.result == claim_result::unavailable) {
-        said_full("new requests with a key are refused");
-
-    } else if (answer.result == claim_result::claimed) {
-        has_room(stats);
+    if (answer.result == claim_result::claimed) {
+        note_room(stats);
     }
 
     waiter.answered(waiter, answer);
@@ -161,7 +162,7 @@ memory_store::complete(const ownership &whose, const completion &how,
     }
 
     if (result == settle_result::kept_without_response) {
-        said_full("responses are not kept");
+        say_full(said_dropping_, "responses are not kept");
     }
 
     waiter.settled(waiter, result);
@@ -213,13 +214,13 @@ memory_store::renew(const ownership &whose, settle_waiter &waiter)
 
 /* Said when it begins, and again only after there was room for a while. */
 void
-memory_store::said_full(const char *what)
+memory_store::say_full(bool &said, const char *what)
 {
-    if (full_) {
+    if (said) {
         return;
     }
 
-    full_ = true;
+    said = true;
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                   "idempotency: zone \"%V\" is full, %s: make it larger or "
@@ -229,11 +230,11 @@ memory_store::said_full(const char *what)
 
 
 void
-memory_store::has_room(const zone_stats &stats)
+memory_store::note_room(const zone_stats &stats)
 {
-    if (full_
-        && stats.blocks_used < stats.blocks_total - stats.blocks_total / 16) {
-        full_ = false;
+    if (stats.blocks_used < stats.blocks_total - stats.blocks_total / 16) {
+        said_refusing_ = false;
+        said_dropping_ = false;
     }
 }
 
@@ -272,21 +273,17 @@ memory_store::start_sweeping(ngx_log_t *log)
 ngx_shm_zone_t *
 memory_store::find_predecessor() const
 {
-    auto *cycle = const_cast<ngx_cycle_t *>(ngx_cycle);
+    ngx_shm_zone_t *found = nullptr;
 
-    for (ngx_list_part_t *part = &cycle->shared_memory.part; part != nullptr;
-         part = part->next)
-    {
-        auto *zones = static_cast<ngx_shm_zone_t *>(part->elts);
+    each<ngx_shm_zone_t>(const_cast<ngx_cycle_t *>(ngx_cycle)->shared_memory,
+                         [&](ngx_shm_zone_t &other) {
+                             if (view(other.shm.name) == view(shm_->shm.name))
+                             {
+                                 found = &other;
+                             }
+                         });
 
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (view(zones[i].shm.name) == view(shm_->shm.name)) {
-                return &zones[i];
-            }
-        }
-    }
-
-    return nullptr;
+    return found;
 }
 
 
@@ -403,18 +400,11 @@ make_memory_store(ngx_conf_t *cf, const ngx_str_t &name, std::size_t size)
 void
 start_sweeping(ngx_cycle_t *cycle)
 {
-    for (ngx_list_part_t *part = &cycle->shared_memory.part; part != nullptr;
-         part = part->next)
-    {
-        auto *zones = static_cast<ngx_shm_zone_t *>(part->elts);
-
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (zones[i].tag == &ngx_http_idempotency_module) {
-                static_cast<memory_store *>(zones[i].data)
-                    ->start_sweeping(cycle->log);
-            }
+    each<ngx_shm_zone_t>(cycle->shared_memory, [&](ngx_shm_zone_t &shm) {
+        if (shm.tag == &ngx_http_idempotency_module) {
+            static_cast<memory_store *>(shm.data)->start_sweeping(cycle->log);
         }
-    }
+    });
 }
 
 }

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 namespace idempotency {
 
@@ -65,13 +64,14 @@ struct ownership {
 /*
  * How a run ended well.  The summary is an encoded response without fields
  * but Location and without a body; it stands in where the response has no
- * room.
+ * room, and has a time of its own.
  */
 struct completion {
     record_state state; /* completed or not_kept */
     std::uint64_t ttl;
     pieces response;
     pieces summary;
+    std::uint64_t summary_ttl;
 };
 
 

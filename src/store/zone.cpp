@@ -264,6 +264,7 @@ zone::complete(const ownership &whose, const completion &how,
 
     if (!write(how.response, next, now)) {
         next.state = record_state::not_kept;
+        next.expiry = later(now, how.summary_ttl);
         result = settle_result::kept_without_response;
 
         /* If not even this fits, that it ran is still kept. */

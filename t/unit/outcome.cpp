@@ -845,3 +845,16 @@ TEST_CASE("verdict: what a request gets that met a record", "[outcome]")
         CHECK((judge(row.state, false) == verdict::reused));
     }
 }
+
+
+TEST_CASE("outcome: an interim status tells nothing", "[outcome]")
+{
+    for (unsigned status : {0u, 100u, 101u, 103u, 199u}) {
+        evidence seen;
+        seen.sent = true;
+        seen.complete = true;
+        seen.status = status;
+
+        CHECK(decide(seen, {}, {}).end == ending::unknown);
+    }
+}

@@ -354,7 +354,7 @@ struct ended {
           record_state state = record_state::completed,
           std::size_t summary_size = 0)
         : response{part(0, size)}, summary{part(50000, summary_size)},
-          how{state, ttl, response, summary}
+          how{state, ttl, response, summary, ttl}
     {}
 
     ended(const ended &) = delete;
@@ -851,7 +851,7 @@ TEST_CASE("zone: responses of any size")
         at += n;
     }
 
-    completion how{record_state::completed, 1000, parts, {}};
+    completion how{record_state::completed, 1000, parts, {}, 1000};
     z.claim(claim_of(1, 1), 0, {});
     REQUIRE(z.complete(owner_of(1, 1), how, 0) == settle_result::done);
 
@@ -1347,7 +1347,7 @@ as_foreseen(zone &z, const model &m, const plan &p, const forecast &f)
     std::array parts{part(p.offset, p.cut),
                      part(p.offset + p.cut, p.size - p.cut)};
     std::array summary{part(p.offset, p.summary)};
-    completion how{p.state, p.keep, parts, summary};
+    completion how{p.state, p.keep, parts, summary, p.keep};
 
     switch (p.what) {
 
