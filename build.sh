@@ -14,14 +14,16 @@ cd "$ROOT"
 NGINX=${NGINX:-/usr/sbin/nginx}
 NGINX_SRC=${NGINX_SRC:-/usr/share/nginx/src}
 
-DEPS_build=(g++ make nginx nginx-dev libssl-dev)
+# shellcheck disable=SC2034 # by name, in deps()
+DEPS_build=(g++ make nginx nginx-dev libssl-dev libsimdjson-dev)
 DEPS_run=(perl curl)
 # From libtest-base-perl on: what Test::Nginx needs.
-DEPS_test=(catch2 curl libnginx-mod-http-echo libnginx-mod-http-lua
+DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-lua
     libnginx-mod-http-ndk perl procps libtest-base-perl
     libtest-longstring-perl libtext-diff-perl libwww-perl libhttp-message-perl
     liburi-perl libipc-run-perl liblist-moreutils-perl)
 DEPS_asan=(dpkg-dev libpcre2-dev zlib1g-dev)
+DEPS_fuzz=(make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev)
 # One version for all: each formats a little differently.
 DEPS_lint=(clang-format-14)
 
@@ -45,14 +47,18 @@ usage: ./build.sh command
                            options or files, go to prove
   test --asan [arguments]  the same with nginx and the module built with
                            address and undefined behaviour sanitizers
+  fuzz [seconds]           fuzz with every program of t/fuzz, each for 60
+                           seconds or as many as said
+  fuzz --runs N            the same with N inputs each
   format                   format the C++ sources
   lint                     check their format
-  deps build|run|test|asan|lint
+  deps build|run|test|asan|fuzz|lint
                            install the packages the command of that name needs
   clean                    remove build/
 
 Every command installs the packages it misses, and only those, so a first call
-may need root or sudo.
+may need root or sudo.  In the environment: PORT and UPSTREAM_PORT of the demo,
+NGINX and NGINX_SRC for another nginx than Debian's.
 END
 }
 
@@ -84,9 +90,13 @@ deps()
 {
     local set package missing=()
 
+    (( $# )) || die "deps takes one or more of build, run, test, asan, fuzz, lint"
+
     for set; do
+        [[ $set =~ ^(build|run|test|asan|fuzz|lint)$ ]] \
+            || die "no such set of packages: $set"
+
         local -n packages="DEPS_$set"
-        [[ -v packages ]] || die "no such set of packages: $set"
 
         for package in "${packages[@]}"; do
             if ! installed "$package"; then
@@ -432,6 +442,68 @@ only_leak_of_main()
 }
 
 
+# ---- fuzz ------------------------------------------------------------------
+
+fuzz()
+{
+    local limit target targets=() failed
+
+    case $#,${1:-60} in
+        0,* | 1,[0-9]*)
+            limit=-max_total_time=${1:-60} ;;
+        2,--runs)
+            limit=-runs=$2 ;;
+        *)
+            die "fuzz takes a number of seconds, or --runs and a number" ;;
+    esac
+
+    deps fuzz
+    locked build_fuzz
+
+    for target in t/fuzz/*.cpp; do
+        targets+=("$(basename "$target" .cpp)")
+    done
+
+    say "fuzzing: ${targets[*]}"
+    failed=$(printf '%s\n' "${targets[@]}" \
+        | xargs -P "$(nproc)" -I TARGET \
+            "$ROOT/build.sh" fuzz-one TARGET "$limit")
+
+    if [[ $failed ]]; then
+        for target in $failed; do
+            tail -n 40 "$BUILD/fuzz/$target.log" >&2
+        done
+        die "fuzzing found something, see build/fuzz/:" $failed
+    fi
+}
+
+
+build_fuzz()
+{
+    say "building the fuzz targets"
+    make -s -C t/fuzz -j "$(nproc)" OUT="$BUILD/fuzz"
+}
+
+
+# fuzz_one TARGET LIMIT: prints the name if something was found.  libFuzzer
+# adds what it learns to the first folder: the seeds stay as they are.
+fuzz_one()
+{
+    local target=$1 limit=$2 dir=$BUILD/fuzz seeds=()
+
+    mkdir -p "$dir/corpus/$target"
+
+    if [[ -d t/fuzz/corpus/$target ]]; then
+        seeds=("t/fuzz/corpus/$target")
+    fi
+
+    "$dir/$target" "$limit" -max_len=4096 -timeout=10 \
+        -artifact_prefix="$dir/$target-" \
+        "$dir/corpus/$target" "${seeds[@]}" > "$dir/$target.log" 2>&1 \
+        || echo "$target"
+}
+
+
 # ---- run -------------------------------------------------------------------
 
 run()
@@ -440,6 +512,7 @@ run()
     locked build
 
     local demo=$BUILD/demo port=${PORT:-8080}
+    [[ $port =~ ^[0-9]+$ ]] || die "PORT is to be a number, not $port"
     local upstream_port=${UPSTREAM_PORT:-$((port + 1))}
 
     mkdir -p "$demo"
@@ -625,7 +698,7 @@ END
 
 cpp_files()
 {
-    find src t/unit -name '*.cpp' -o -name '*.h'
+    find src t/unit t/fuzz -name '*.cpp' -o -name '*.h'
 }
 
 
@@ -646,6 +719,12 @@ lint()
 
 clean()
 {
+    local pid
+
+    if pid=$(demo_pid run build.sh); then
+        die "the demo is running, stop process $pid first"
+    fi
+
     rm -rf "$BUILD"
 }
 
@@ -658,10 +737,13 @@ main()
     case $command in
         build)
             locked build ;;
-        run | format | lint | clean | deps)
+        run | fuzz | format | lint | clean | deps)
             "$command" "$@" ;;
         test)
             test_command "$@" ;;
+        # For fuzz itself, which runs several at once.
+        fuzz-one)
+            fuzz_one "$@" ;;
         help | -h | --help)
             usage ;;
         *)

@@ -11,6 +11,9 @@ namespace idempotency {
 enum class body_kind : char {
     none = 'n',
     raw = 'r',
+    json = 'j',
+    form = 'f',
+    multipart = 'm',
 };
 
 

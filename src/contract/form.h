@@ -1,0 +1,30 @@
+#pragma once
+
+#include "contract/digest.h"
+
+namespace idempotency {
+
+enum class form_result {
+    ok,
+    not_form,
+    no_memory,
+};
+
+
+/*
+ * Adds a body of application/x-www-form-urlencoded to the hash by what it
+ * means: its pairs of name and value, decoded, sorted by name; those of one
+ * name keep their order.  Names and values are bytes, of whatever charset.
+ * As everywhere on the web, empty pieces between two '&' are none, and "a" is
+ * "a=".
+ *
+ * Not a form: an escape that is none, and a ';' in the clear.  No serializer
+ * leaves it so, and there are servers that take it for a '&': to them "a;b"
+ * and "a%3Bb" are two things, which must not look as one.
+ *
+ * Unless it is ok nothing was added.  Needs memory for the time of the call,
+ * at most seven times the body.
+ */
+[[nodiscard]] form_result canonical_form(std::string_view body, hasher &hash);
+
+}

@@ -1,0 +1,334 @@
+#include "contract/json_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+
+namespace idempotency {
+
+/*
+ * Reading by rules: what they leave out is read like the rest, as it has to
+ * be valid, and then forgotten.
+ */
+
+static std::uint64_t
+all(std::span<const json_pointer> pointers)
+{
+    std::uint64_t which = 0;
+
+    for (std::size_t i = 0; i < std::min(pointers.size(), max_pointers); i++) {
+        if (!pointers[i].segments.empty()) {
+            which |= std::uint64_t{1} << i;
+        }
+    }
+
+    return which;
+}
+
+
+json_position
+json_reader::root() const
+{
+    json_position where;
+
+    where.include = all(rules_.include);
+    where.exclude = all(rules_.exclude);
+    where.whole = rules_.include.empty();
+
+    return where;
+}
+
+
+/*
+ * Of the pointers that lead here those that lead on by this name; ends: one
+ * of them ends there.
+ */
+static std::uint64_t
+follow(std::span<const json_pointer> pointers, std::uint64_t which,
+       std::size_t depth, std::string_view name, bool &ends)
+{
+    std::uint64_t on = 0;
+
+    for (; which != 0; which &= which - 1) {
+        auto i = static_cast<std::size_t>(std::countr_zero(which));
+        auto segments = pointers[i].segments;
+
+        if (!segment_matches(segments[depth], name)) {
+            continue;
+        }
+
+        if (segments.size() == depth + 1) {
+            ends = true;
+
+        } else {
+            on |= which & -which;
+        }
+    }
+
+    return on;
+}
+
+
+/* From an array or object to what is in it.  The outermost has depth 1. */
+json_position
+json_reader::step(const json_position &from, std::string_view name,
+                  unsigned depth) const
+{
+    json_position to;
+
+    to.include = follow(rules_.include, from.include, depth - 1, name,
+                        to.pointed);
+    to.exclude = follow(rules_.exclude, from.exclude, depth - 1, name,
+                        to.excluded);
+    to.whole = from.whole || to.pointed;
+    to.excluded |= rules_.jsonrpc && depth == 1 && name == "id";
+
+    return to;
+}
+
+
+json_cursor
+json_reader::child(cursor c, const json_position &where, unsigned depth,
+                   bool &counts)
+{
+    if (where.excluded || (!where.whole && where.include == 0)) {
+        counts = false;
+        return value(c, depth);
+    }
+
+    std::uint32_t start = offset(c);
+
+    c = value_by_rules(c, where, depth, counts);
+
+    if (!c.failed() && where.pointed && search_.found == json_string::absent) {
+        note_found(form_ + start);
+    }
+
+    return c;
+}
+
+
+/* Now: it may be moved when the object around it ends. */
+void
+json_reader::note_found(const char *at)
+{
+    search_.found = json_string::not_string;
+
+    if (*at != 's' && static_cast<unsigned char>(*at) < 0x80) {
+        return;
+    }
+
+    std::string_view string = string_in_form(at);
+
+    if (string.size() <= search_.out.size()) {
+        string.copy(search_.out.data(), string.size());
+        search_.string = {search_.out.data(), string.size()};
+        search_.found = json_string::found;
+    }
+}
+
+
+json_cursor
+json_reader::value_by_rules(cursor c, const json_position &where,
+                            unsigned depth, bool &counts)
+{
+    bool by_name = depth == 0 && (rules_.jsonrpc || !search_.names.empty());
+
+    if (!where.whole || where.exclude != 0 || by_name) {
+        if (take(c, '{')) {
+            return object_by_rules(c, where, depth + 1, counts);
+        }
+
+        if (take(c, '[')) {
+            return array_by_rules(c, where, depth + 1, counts);
+        }
+    }
+
+    counts = where.whole;
+    return value(c, depth);
+}
+
+
+/* Where to note the extent of this member; null: nobody asked. */
+json_extent *
+json_reader::wanted(std::string_view name) const
+{
+    for (std::size_t i = 0; i < search_.names.size(); i++) {
+        if (search_.names[i] == name) {
+            return &search_.values[i];
+        }
+    }
+
+    return nullptr;
+}
+
+
+/* The value of the member that has just begun. */
+json_cursor
+json_reader::member_by_rules(cursor c, const json_position &where,
+                             unsigned depth, bool &counts)
+{
+    std::string_view name = string_in_form(form_ + space_.members.back().at);
+    json_position to = step(where, name, depth);
+    json_extent *extent = depth == 1 ? wanted(name) : nullptr;
+    std::uint32_t objects = space_.objects.size();
+    std::uint32_t segments = space_.segments.size();
+    std::uint32_t start = offset(c);
+    std::uint32_t begin = tokens_[c.next];
+
+    c = child(c, to, depth, counts);
+
+    if (c.failed()) {
+        return c;
+    }
+
+    if (extent != nullptr) {
+        auto end = static_cast<std::size_t>(end_of_token(c) - text_);
+
+        *extent = {begin, end - begin};
+    }
+
+    if (!counts) {
+        /* its name has to stay, to be found twice */
+
+        c.out = form_ + start;
+        space_.members.back().object = UINT32_MAX;
+        space_.objects.resize(objects);
+        space_.segments.resize(segments);
+    }
+
+    return c;
+}
+
+
+json_cursor
+json_reader::object_by_rules(cursor c, const json_position &where,
+                             unsigned depth, bool &counts)
+{
+    json_opened open;
+
+    counts = where.whole;
+
+    if (depth > json_max_depth) {
+        return not_json();
+    }
+
+    c = begin_object(c, open);
+
+    if (c.failed()) {
+        return c;
+    }
+
+    if (take(c, '}')) {
+        return end_object(c, open);
+    }
+
+    do {
+        bool member_counts = false;
+
+        c = begin_member(c);
+
+        if (c.failed()) {
+            return c;
+        }
+
+        c = member_by_rules(c, where, depth, member_counts);
+
+        if (c.failed()) {
+            return c;
+        }
+
+        counts |= member_counts;
+    } while (take(c, ','));
+
+    return take(c, '}') ? end_object(c, open) : not_json();
+}
+
+
+/* After as many that were left out; it may be another one of them. */
+json_cursor
+json_reader::element_by_rules(cursor c, const json_position &to,
+                              unsigned depth, std::uint32_t &left_out)
+{
+    std::uint32_t objects = space_.objects.size();
+    std::uint32_t segments = space_.segments.size();
+    std::uint32_t start = offset(c);
+    bool counts = false;
+
+    if (!room(c, number_room)) {
+        return c;
+    }
+
+    if (left_out != 0) {
+        *c.out++ = '_';
+        c.out = std::to_chars(c.out, c.out + 10, left_out).ptr;
+        *c.out++ = ';';
+    }
+
+    c = child(c, to, depth, counts);
+
+    if (c.failed()) {
+        return c;
+    }
+
+    if (counts) {
+        left_out = 0;
+        return c;
+    }
+
+    left_out++;
+    c.out = form_ + start;
+    space_.objects.resize(objects);
+    space_.segments.resize(segments);
+    return c;
+}
+
+
+json_cursor
+json_reader::array_by_rules(cursor c, const json_position &where,
+                            unsigned depth, bool &counts)
+{
+    std::uint32_t index = 0;
+    std::uint32_t left_out = 0;
+
+    counts = where.whole;
+
+    if (depth > json_max_depth) {
+        return not_json();
+    }
+
+    if (!room(c, 1)) {
+        return c;
+    }
+
+    *c.out++ = '[';
+
+    if (!take(c, ']')) {
+        do {
+            std::array<char, 10> text;
+            char *end = std::to_chars(text.begin(), text.end(), index++).ptr;
+
+            c = element_by_rules(c, step(where, {text.data(), end}, depth),
+                                 depth, left_out);
+
+            if (c.failed()) {
+                return c;
+            }
+
+            counts |= left_out == 0;
+        } while (take(c, ','));
+
+        if (!take(c, ']')) {
+            return not_json();
+        }
+    }
+
+    if (room(c, 1)) {
+        *c.out++ = ']';
+    }
+
+    return c;
+}
+
+}

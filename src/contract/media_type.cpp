@@ -1,0 +1,245 @@
+#include "contract/media_type.h"
+
+#include "contract/ascii.h"
+
+#include <algorithm>
+
+namespace idempotency {
+
+namespace {
+
+struct parameter {
+    std::string_view name;
+    std::string_view value; /* a quoted one: between its quotes, escaped */
+    bool quoted = false;
+};
+
+}
+
+
+static bool
+is_boundary_char(char c)
+{
+    constexpr std::string_view others = "'()+_,-./:=? ";
+
+    return is_alphanumeric(c) || others.find(c) != others.npos;
+}
+
+
+bool
+is_boundary(std::string_view text)
+{
+    return !text.empty() && text.size() <= max_boundary && text.back() != ' '
+           && std::all_of(text.begin(), text.end(), is_boundary_char);
+}
+
+
+/*
+ * Java's "----=_Part_0_123.456" is sent without quotes by some: of the
+ * characters that may be in a boundary but not in a token, those are let
+ * through that start nothing else.
+ */
+static bool
+is_unquoted_char(char c)
+{
+    constexpr std::string_view others = "/:=?";
+
+    return is_token_char(c) || others.find(c) != others.npos;
+}
+
+
+template <typename Class>
+static std::string_view
+take_while(std::string_view &rest, Class is_member)
+{
+    auto end = std::find_if_not(rest.begin(), rest.end(), is_member);
+    auto taken = rest.substr(0, static_cast<std::size_t>(end - rest.begin()));
+
+    rest.remove_prefix(taken.size());
+    return taken;
+}
+
+
+static bool
+skip(std::string_view &rest, char c)
+{
+    if (rest.empty() || rest.front() != c) {
+        return false;
+    }
+
+    rest.remove_prefix(1);
+    return true;
+}
+
+
+/* After the first quote.  The content stays as it is, with its escapes. */
+static bool
+take_quoted(std::string_view &rest, std::string_view &content)
+{
+    for (std::size_t i = 0; i < rest.size(); i++) {
+        if (rest[i] == '"') {
+            content = rest.substr(0, i);
+            rest.remove_prefix(i + 1);
+            return true;
+        }
+
+        if (rest[i] == '\\' && ++i == rest.size()) {
+            return false;
+        }
+
+        if (!is_field_char(rest[i])) {
+            return false;
+        }
+    }
+
+    return false;
+}
+
+
+static bool
+take_parameter(std::string_view &rest, parameter &found)
+{
+    found.name = take_while(rest, is_token_char);
+
+    if (found.name.empty() || !skip(rest, '=')) {
+        return false;
+    }
+
+    found.quoted = skip(rest, '"');
+
+    if (found.quoted) {
+        return take_quoted(rest, found.value);
+    }
+
+    found.value = take_while(rest, is_unquoted_char);
+    return !found.value.empty();
+}
+
+
+/* Empty: it is no boundary, or out is too short. */
+static std::string_view
+boundary_of(const parameter &from, std::span<char> out)
+{
+    std::string_view value = from.value;
+
+    if (from.quoted && value.find('\\') != value.npos) {
+        std::size_t size = 0;
+
+        for (std::size_t i = 0; i < value.size(); i++) {
+            if (size == out.size()) {
+                return {};
+            }
+
+            i += value[i] == '\\';
+            out[size++] = value[i];
+        }
+
+        value = {out.data(), size};
+    }
+
+    return is_boundary(value) ? value : std::string_view();
+}
+
+
+/*
+ * The parameters after the subtype.  An empty one is none, RFC 9110, section
+ * 5.6.6.
+ */
+static bool
+take_parameters(std::string_view rest, parameter &boundary)
+{
+    while (!rest.empty()) {
+        parameter next;
+
+        take_while(rest, is_blank);
+
+        if (!skip(rest, ';')) {
+            return false;
+        }
+
+        take_while(rest, is_blank);
+
+        if (rest.empty() || rest.front() == ';') {
+            continue;
+        }
+
+        if (!take_parameter(rest, next)) {
+            return false;
+        }
+
+        if (same_but_for_case(next.name, "boundary")) {
+            if (!boundary.name.empty()) {
+                return false;
+            }
+
+            boundary = next;
+        }
+    }
+
+    return true;
+}
+
+
+static media
+kind_of(std::string_view type, std::string_view subtype)
+{
+    constexpr std::string_view suffix = "+json";
+
+    if (subtype.size() > suffix.size()
+        && same_but_for_case(subtype.substr(subtype.size() - suffix.size()),
+                             suffix))
+    {
+        return media::json;
+    }
+
+    if (same_but_for_case(type, "application")) {
+        if (same_but_for_case(subtype, "json")) {
+            return media::json;
+        }
+
+        if (same_but_for_case(subtype, "x-www-form-urlencoded")) {
+            return media::form;
+        }
+    }
+
+    if (same_but_for_case(type, "multipart")
+        && same_but_for_case(subtype, "form-data"))
+    {
+        return media::multipart;
+    }
+
+    return media::other;
+}
+
+
+media_type
+parse_media_type(std::string_view content_type, std::span<char> out)
+{
+    std::string_view rest = trim_blanks(content_type);
+    std::string_view type = take_while(rest, is_token_char);
+    parameter boundary;
+
+    if (type.empty() || !skip(rest, '/')) {
+        return {};
+    }
+
+    std::string_view subtype = take_while(rest, is_token_char);
+
+    if (subtype.empty() || !take_parameters(rest, boundary)) {
+        return {};
+    }
+
+    media_type found = {kind_of(type, subtype), {}};
+
+    if (found.kind == media::multipart) {
+        found.boundary = boundary_of(boundary, out);
+
+        if (found.boundary.empty()) {
+            return {};
+        }
+    }
+
+    return found;
+}
+
+}
