@@ -50,6 +50,10 @@ my $errors = 'the codes are key_missing, key_invalid, key_not_supported,'
     . ' scope_missing, in_progress, outcome_unknown, response_not_kept,'
     . ' key_reused and store_unavailable';
 my $header = 'in "idempotency_key" directive, write e.g. "header:Idempotency-Key"';
+my $source = 'in "idempotency_key" directive, write "header:NAME", "json:/POINTER" or a string'
+    . ' with variables';
+my $json = 'in "idempotency_key" directive, write e.g. "json:/idempotency_key", without "*"';
+my $pointer = 'directive, write e.g. "/meta/sent_at" or "/items/*/id"';
 my $url = 'in "idempotency_docs" directive, write e.g.'
     . ' "https://example.com/docs/idempotency"';
 my $replay = 'in "idempotency_replay_header" directive, write a name, or "off"';
@@ -68,10 +72,13 @@ my @bad = (
         '"none" in "idempotency_scope" directive stands alone'],
     ['idempotency_scope $;', 'invalid variable name'],
 
-    ['idempotency_key Idempotency-Key;', 'invalid source "Idempotency-Key" in'
-        . ' "idempotency_key" directive, write "header:NAME" or a string with variables'],
-    ['idempotency_key "";', 'invalid source "" in "idempotency_key" directive,'
-        . ' write "header:NAME" or a string with variables'],
+    (map { ["idempotency_key $_->[0];", qq(invalid source "$_->[1]" $source)] }
+        ['Idempotency-Key', 'Idempotency-Key'], ['""', ''], ['JSON:/k', 'JSON:/k'], ['/k', '/k'],
+        ['header:A k', 'k']),
+    (map { [qq(idempotency_key "$_";), qq(invalid JSON pointer in "$_" $json)] }
+        'json:', 'json:k', 'json:k/l', 'json:/k~', 'json:/k~2', 'json:/~/k', 'json:/*', 'json:/k/*/l',
+        'json: /k', 'json:#/k'),
+    ['idempotency_key header:A json:/k json:k;', qq(invalid JSON pointer in "json:k" $json)],
     ['idempotency_key header:;', qq(invalid header name in "header:" $header)],
     ['idempotency_key "header:a b";', qq(invalid header name in "header:a b" $header)],
     ['idempotency_key header:X-Ok header:a:b;',
@@ -86,7 +93,17 @@ my @bad = (
 
     (map { ["idempotency_$_ yes;",
             qq(invalid value "yes" in "idempotency_$_" directive, it must be "on" or "off")] }
-        qw(scope_route strict_methods required dry_run hold app_control)),
+        qw(scope_route strict_methods required dry_run jsonrpc hold app_control)),
+
+    (map { my $name = "idempotency_fingerprint_$_";
+        (map { [qq($name "$_";), qq(invalid JSON pointer "$_" in "$name" $pointer)] }
+            '', 'a', 'a/b', '#/a', ' /a', '*', '/a~', '/~', '/a~2', '/~~0', '/a/b~/c'),
+        ["$name /ok bad;", qq(invalid JSON pointer "bad" in "$name" $pointer)],
+        [$name . join('', map {" /p$_"} 1 .. 65) . ';',
+            qq(too many pointers in "$name" directives, write at most 64)],
+        [$name . join('', map {" /p$_"} 1 .. 64) . ";\n$name /one-more;",
+            qq(too many pointers in "$name" directives, write at most 64)] }
+        qw(include exclude)),
 
     (map { my ($name, $choices) = @$_;
         ["idempotency_$name maybe;",
@@ -170,7 +187,7 @@ my %once = (
     idempotency_replay_header => ['off', 'A'], idempotency_max_response => ['1k', '2k'],
     idempotency_docs => ['http://a', 'http://b'],
     (map { ("idempotency_$_" => ['on', 'off']) }
-        qw(scope_route strict_methods required dry_run hold app_control)),
+        qw(scope_route strict_methods required dry_run jsonrpc hold app_control)),
 );
 
 for my $name (sort keys %once) {
@@ -184,7 +201,7 @@ refuses(in_location("idempotency_error in_progress 425;\nidempotency_error in_pr
     'idempotency_error twice for one code');
 
 for my $name ((sort keys %once), qw(idempotency_ttl idempotency_bypass idempotency_error
-    idempotency_hide_header idempotency_pass_header)) {
+    idempotency_fingerprint_include idempotency_fingerprint_exclude idempotency_hide_header idempotency_pass_header)) {
     refuses(in_location("$name;"), "$name;",
         qq(invalid number of arguments in "$name" directive), "$name without a value");
 }
@@ -299,7 +316,12 @@ my @good = map {"idempotency_$_;"} (
     'key "$arg_a:$arg_b"', 'key_length 1-1', 'key_length 36-36', 'key_length 1-4096',
     'key_format any', 'key_format uuid', 'methods GET POST', 'methods VERSION-CONTROL',
     'strict_methods on', 'required on', 'bypass $http_x', 'bypass $http_x $arg_y', 'dry_run on',
-    'fingerprint auto', 'fingerprint raw', 'fingerprint off',
+    'fingerprint auto', 'fingerprint raw', 'fingerprint off', 'key json:/k',
+    'key header:A json:/a/0/b~0c~1d $arg_k json:/', 'fingerprint_include /a', 'fingerprint_include /',
+    'fingerprint_include /a /b/0/c; idempotency_fingerprint_include /*/d',
+    'fingerprint_exclude /a~0b/c~1d /*/* "/with space" //',
+    'fingerprint_include /a; idempotency_fingerprint_exclude /a/b /a',
+    'fingerprint_exclude' . join('', map {" /p$_"} 1 .. 64), 'jsonrpc on', 'jsonrpc off',
     'ttl 24h', 'ttl forever', 'ttl 0', 'ttl 90', 'ttl 1d12h', 'ttl any 1s', 'ttl 200 201 4xx 1h',
     'ttl 24h; idempotency_ttl 4xx 60s; idempotency_ttl 409 0', 'ttl any 1h; idempotency_ttl 2h',
     'unknown_status off', 'unknown_status 502 503 504', 'unknown_status 200',
@@ -326,6 +348,7 @@ for my $level ('server', 'location') {
 
 accepts(join("\n", map({"$_ $once{$_}[0];"} sort keys %once), 'idempotency_ttl 1h;',
     'idempotency_bypass $http_x;', 'idempotency_error in_progress 425;',
+    'idempotency_fingerprint_include /a;', 'idempotency_fingerprint_exclude /a/b;',
     'idempotency_hide_header A;', 'idempotency_pass_header B;', in_location($PASS)),
     'good values in http');
 

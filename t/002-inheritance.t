@@ -7,6 +7,7 @@ use feature 'signatures';
 no warnings 'experimental::signatures';
 
 use IO::Select;
+use JSON::PP ();
 use Test::More;
 use Time::HiRes qw(time);
 use lib 't/lib';
@@ -39,6 +40,7 @@ CONF
 # Port and path of the four places.
 my @PLACES = ([1, ''], [2, ''], [2, '/own'], [2, '/own/nested']);
 
+my $JSON = JSON::PP->new->canonical;
 my $ng;
 my $cases = 0;
 
@@ -141,6 +143,23 @@ sub which_fingerprint ($place) {
     return second($place, { body => 'a' }, { body => 'b' })->{status} == 422 ? 'raw' : 'off';
 }
 
+# A member that may change is left out.
+sub which_left_out ($place) {
+    my %body = (h => 1, s => 1, l => 1, none => 1);
+    return those(sub ($name) {
+        my ($one, $two) = map { +{ %body, $name => $_ } } 1, 2;
+        my @json = (headers => ['Content-Type' => 'application/json']);
+        return second($place, { body => $JSON->encode($one), @json },
+            { body => $JSON->encode($two), @json })->{status} == 201;
+    }, qw(h s l none));
+}
+
+sub which_jsonrpc ($place) {
+    my @json = (headers => ['Content-Type' => 'application/json']);
+    return second($place, { body => '{"id":1}', @json }, { body => '{"id":2}', @json })->{status} == 201
+        ? 'on' : 'off';
+}
+
 sub which_ttl ($place) {
     return those(sub ($status) { protected($place, do => "status=$status") }, 201, 303, 404, 503);
 }
@@ -241,6 +260,11 @@ my @table = (
     idempotency_methods => ['PUT', 'POST PATCH', 'DELETE'], \&which_methods,
     idempotency_bypass => ['$http_x_h', '$http_x_s', '$http_x_l'], \&which_bypass,
     idempotency_fingerprint => ['off', 'raw', 'off'], \&which_fingerprint,
+    idempotency_fingerprint_include => ['/h /none', '/s; idempotency_fingerprint_include /h', '/l'],
+        \&which_left_out,
+    idempotency_fingerprint_exclude => ['/h /none', '/s; idempotency_fingerprint_exclude /h', '/l'],
+        \&which_left_out,
+    idempotency_jsonrpc => ['on', 'off', 'on'], \&which_jsonrpc,
     idempotency_ttl => ['any 1h', '4xx 1h; idempotency_ttl 2xx 0', '5xx 1h'], \&which_ttl,
     idempotency_unknown_status => ['503', '500 502', 'off'], \&which_unknown_status,
     idempotency_unknown_outcome => ['release', 'hold', 'release'], \&which_unknown_outcome,
@@ -264,6 +288,8 @@ my %effects = (
     idempotency_scope => ['none', 'user', 'tenant'],
     idempotency_key => ['X-H', 'X-S', 'X-L'],
     idempotency_bypass => ['X-H', 'X-S', 'X-L'],
+    idempotency_fingerprint_include => ['s l', 'l none', 'h s none'],
+    idempotency_fingerprint_exclude => ['h none', 'h s', 'l'],
     idempotency_ttl => ['201 303 404 503', '303 404', '201 303 503'],
     idempotency_unknown_status => ['503', '500 502', 'none'],
     idempotency_retry_after => [7, 8, 9],

@@ -10,16 +10,6 @@ ngx_http_output_body_filter_pt next_body_filter;
 
 ngx_int_t send_held(context &ctx);
 
-bool
-is_event_stream(ngx_http_request_t *r)
-{
-    std::string_view type = view(r->headers_out.content_type);
-
-    return same_name(type.substr(0, type.find_first_of("; ")),
-                     "text/event-stream");
-}
-
-
 /* What there is of the response in a chain. */
 struct portion {
     off_t size;
@@ -477,7 +467,7 @@ start_capture(context &ctx)
 
     if (capture.overflow || !ctx.conf->hold || ctx.conf->dry_run
         || r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-        || is_event_stream(r))
+        || is_event_stream(view(r->headers_out.content_type)))
     {
         return start_streaming(ctx);
     }

@@ -137,6 +137,8 @@ merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
 {
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, nullptr);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, nullptr);
+    ngx_conf_merge_ptr_value(conf->include, prev->include, nullptr);
+    ngx_conf_merge_ptr_value(conf->exclude, prev->exclude, nullptr);
     ngx_conf_merge_ptr_value(conf->ttl, prev->ttl, nullptr);
     ngx_conf_merge_ptr_value(conf->errors, prev->errors, nullptr);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, nullptr);
@@ -242,6 +244,9 @@ create_location_conf(ngx_conf_t *cf)
     conf->bypass = unset<ngx_array_t>();
     conf->dry_run = NGX_CONF_UNSET;
     conf->fingerprint = NGX_CONF_UNSET_UINT;
+    conf->include = unset<ngx_array_t>();
+    conf->exclude = unset<ngx_array_t>();
+    conf->jsonrpc = NGX_CONF_UNSET;
     conf->ttl = unset<ngx_array_t>();
     conf->unknown_status = unset<ngx_array_t>();
     conf->release_unknown = NGX_CONF_UNSET_UINT;
@@ -281,6 +286,7 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->strict_methods, prev->strict_methods, 0);
     ngx_conf_merge_value(conf->required, prev->required, 0);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_value(conf->jsonrpc, prev->jsonrpc, 0);
     ngx_conf_merge_uint_value(
         conf->fingerprint, prev->fingerprint,
         static_cast<ngx_uint_t>(fingerprint_mode::automatic));

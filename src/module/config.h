@@ -2,6 +2,7 @@
 
 #include "contract/key.h"
 #include "contract/outcome.h"
+#include "contract/pointer.h"
 #include "module/problem.h"
 #include "ngx.h"
 #include "store/store.h"
@@ -34,9 +35,10 @@ struct main_conf {
 };
 
 
-/* Where a key may be: a header field, or else a string with variables. */
+/* Where a key may be: the first that is set of these. */
 struct key_source {
-    ngx_str_t header; /* lower-cased; empty: value */
+    ngx_str_t header; /* lower-cased */
+    json_pointer pointer;
     ngx_http_complex_value_t value;
 };
 
@@ -64,6 +66,9 @@ struct location_conf {
     ngx_array_t *bypass; /* ngx_http_complex_value_t */
     ngx_flag_t dry_run;
     ngx_uint_t fingerprint;
+    ngx_array_t *include; /* json_pointer */
+    ngx_array_t *exclude; /* json_pointer */
+    ngx_flag_t jsonrpc;
 
     ngx_array_t *ttl;            /* ttl_rule */
     ngx_array_t *unknown_status; /* uint16_t */

@@ -1,6 +1,9 @@
 #pragma once
 
 #include "contract/digest.h"
+#include "contract/fingerprint.h"
+#include "contract/json.h"
+#include "contract/multipart.h"
 #include "contract/outcome.h"
 #include "module/config.h"
 #include "module/problem.h"
@@ -34,6 +37,38 @@ enum class status : std::uint8_t {
     not_kept,
     invalid,
     store_error,
+};
+
+
+/* The request's body on its way into the fingerprint.  See body.cpp. */
+struct body_state {
+    enum sink : std::uint8_t { hash, memory, multipart } into;
+    body_kind kind;
+    bool json;         /* its type says so */
+    bool hash_as_read; /* the body filter feeds the hash */
+    bool called;       /* nginx has the call in hand */
+    bool there;
+    ngx_chain_t *rest; /* to be walked */
+    off_t offset;      /* in the first of it */
+    own_event turn;
+    multipart_hasher *parts;
+    u_char *bytes; /* all of it, and json_padding */
+    std::size_t size;
+
+    ~body_state() { drop(); }
+
+    void drop()
+    {
+        if (bytes != nullptr) {
+            ngx_free(bytes);
+            bytes = nullptr;
+        }
+    }
+
+    std::string_view text() const
+    {
+        return {reinterpret_cast<const char *>(bytes), size};
+    }
 };
 
 
@@ -115,13 +150,9 @@ struct context {
     bool grpc;
     bool headers_pushed; /* those of the error */
 
+    body_state body;
+    ngx_str_t jsonrpc_id; /* as it is spelled */
     hasher hash;
-    bool hash_as_read; /* the body filter feeds the hash */
-    bool body_called;  /* nginx has the call in hand */
-    bool body_there;
-    ngx_chain_t *unhashed; /* what others read before us */
-    off_t unhashed_offset;
-    own_event hashing;
     digest fingerprint;
 
     ownership own;
@@ -148,6 +179,11 @@ void resume(context &ctx);
 void set_expires(context &ctx, std::uint64_t remaining);
 
 bool is_grpc_type(std::string_view type);
+bool is_event_stream(std::string_view type);
+
+/* How often the field is in the request; value is its first. */
+unsigned find_header(ngx_http_request_t *r, const ngx_str_t &name,
+                     ngx_str_t &value);
 
 
 /* gate.cpp */
@@ -155,7 +191,14 @@ ngx_int_t gate(ngx_http_request_t *r);
 
 /* body.cpp */
 ngx_int_t read_body(context &ctx);
+json_parser *worker_json_parser();
+void free_json_parser();
 void init_request_body_filter();
+
+/* jsonrpc.cpp */
+bool is_jsonrpc_error(context &ctx);
+std::span<u_char> with_own_id(context &ctx,
+                              std::span<const std::uint8_t> body);
 
 /* run.cpp */
 ngx_int_t start_run(context &ctx);

@@ -471,6 +471,18 @@ ngx_command_t commands[] = {
      set_choice, NGX_HTTP_LOC_CONF_OFFSET,
      offsetof(location_conf, fingerprint), fingerprint_modes},
 
+    {ngx_string("idempotency_fingerprint_include"), anywhere | NGX_CONF_1MORE,
+     set_pointers, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, include),
+     nullptr},
+
+    {ngx_string("idempotency_fingerprint_exclude"), anywhere | NGX_CONF_1MORE,
+     set_pointers, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, exclude),
+     nullptr},
+
+    {ngx_string("idempotency_jsonrpc"), anywhere | NGX_CONF_FLAG,
+     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, jsonrpc), nullptr},
+
     {ngx_string("idempotency_ttl"), anywhere | NGX_CONF_1MORE, set_ttl,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
 

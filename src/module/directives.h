@@ -1,5 +1,6 @@
 #pragma once
 
+#include "contract/json.h"
 #include "module/config.h"
 
 #include <algorithm>
@@ -63,5 +64,6 @@ setter set_scope;
 setter set_key;
 setter set_key_length;
 setter set_methods;
+setter set_pointers;
 
 }

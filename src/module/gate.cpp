@@ -20,26 +20,7 @@ is_protected(const location_conf *conf, const ngx_str_t &method)
 }
 
 
-/* How often the field is there; value is its first. */
-unsigned
-find_header(ngx_http_request_t *r, const ngx_str_t &name, ngx_str_t &value)
-{
-    unsigned found = 0;
-
-    each_field(r->headers_in.headers, [&](ngx_table_elt_t &h) {
-        if (h.key.len == name.len
-            && ngx_strncmp(h.lowcase_key, name.data, name.len) == 0
-            && found++ == 0)
-        {
-            value = h.value;
-        }
-    });
-
-    return found;
-}
-
-
-enum class key_found : std::uint8_t { no, yes, bad, failed };
+enum class key_found : std::uint8_t { no, yes, bad, failed, in_body };
 
 
 key_found
@@ -89,15 +70,53 @@ key_from_value(ngx_http_request_t *r, key_source &source,
 }
 
 
-/* The first source that is present decides. */
+/* A body that is not JSON, whatever its type says, has no key. */
 key_found
-find_key(ngx_http_request_t *r, const location_conf *conf,
+key_from_body(context &ctx, const key_source &source, std::string_view &key)
+{
+    json_parser *parser = worker_json_parser();
+    auto out = make_array<char>(ctx.request->pool, ctx.conf->key_max);
+
+    if (parser == nullptr || out.data() == nullptr) {
+        return key_found::failed;
+    }
+
+    if (!ctx.body.json) {
+        return key_found::no;
+    }
+
+    switch (
+        find_json_string(*parser, ctx.body.text(), source.pointer, out, key)) {
+
+    case json_string::found: return key_found::yes;
+    case json_string::not_string: return key_found::bad;
+    case json_string::no_memory: return key_found::failed;
+    default: return key_found::no;
+    }
+}
+
+
+/*
+ * The first source that is present decides.  Without a context the body is
+ * not there yet.
+ */
+key_found
+find_key(ngx_http_request_t *r, const location_conf *conf, context *ctx,
          std::string_view &key)
 {
     for (key_source &source : elements<key_source>(conf->keys)) {
-        key_found found = source.header.len != 0
-                              ? key_from_header(r, source, key)
-                              : key_from_value(r, source, key);
+        key_found found;
+
+        if (source.header.len != 0) {
+            found = key_from_header(r, source, key);
+
+        } else if (source.pointer.segments.empty()) {
+            found = key_from_value(r, source, key);
+
+        } else {
+            found = ctx != nullptr ? key_from_body(*ctx, source, key)
+                                   : key_found::in_body;
+        }
 
         if (found != key_found::no) {
             return found;
@@ -109,10 +128,10 @@ find_key(ngx_http_request_t *r, const location_conf *conf,
 
 
 key_found
-find_valid_key(ngx_http_request_t *r, const location_conf *conf,
+find_valid_key(ngx_http_request_t *r, const location_conf *conf, context *ctx,
                std::string_view &key)
 {
-    key_found found = find_key(r, conf, key);
+    key_found found = find_key(r, conf, ctx, key);
 
     if (found != key_found::yes) {
         return found;
@@ -282,6 +301,24 @@ handle_empty_scope(context &ctx)
 }
 
 
+/* NGX_OK: the record has its name. */
+ngx_int_t
+use_key(context &ctx)
+{
+    /* Without a scope nginx would not have started. */
+    if (ctx.conf->scope == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    switch (name_record(ctx)) {
+
+    case scope_found::yes: return NGX_OK;
+    case scope_found::empty: return handle_empty_scope(ctx);
+    default: return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+}
+
+
 /* Makes the context of a request that has something to do with a key. */
 context *
 enter(ngx_http_request_t *r, const location_conf *conf)
@@ -320,7 +357,12 @@ look_at_other_method(ngx_http_request_t *r, const location_conf *conf)
 {
     std::string_view key;
 
-    if (!conf->strict_methods || find_key(r, conf, key) == key_found::no) {
+    key_found found = find_key(r, conf, nullptr, key);
+
+    /* The bodies of other methods are not looked into. */
+    if (!conf->strict_methods || found == key_found::no
+        || found == key_found::in_body)
+    {
         ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                        "idempotency: passed, method %V", &r->method_name);
         return NGX_DECLINED;
@@ -362,7 +404,7 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return pass_by_bypass(r, conf);
     }
 
-    switch (find_valid_key(r, conf, key)) {
+    switch (find_valid_key(r, conf, nullptr, key)) {
 
     case key_found::no:
         return conf->required ? refuse_new(r, conf, error_code::key_missing)
@@ -372,7 +414,7 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
 
     case key_found::failed: return NGX_HTTP_INTERNAL_SERVER_ERROR;
 
-    case key_found::yes: break;
+    default: break;
     }
 
     context *ctx = enter(r, conf);
@@ -381,21 +423,46 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    ctx->key = str(key);
-
-    /* Without a scope nginx would not have started. */
-    if (conf->scope == nullptr) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    if (key.empty()) {
+        return read_body(*ctx);
     }
 
-    switch (name_record(*ctx)) {
+    ctx->key = str(key);
 
-    case scope_found::yes: return read_body(*ctx);
+    ngx_int_t named = use_key(*ctx);
 
-    case scope_found::empty: return handle_empty_scope(*ctx);
+    return named == NGX_OK ? read_body(*ctx) : named;
+}
+
+
+/* The key was to be in the body, and the body is there now. */
+ngx_int_t
+look_into_body(context &ctx)
+{
+    std::string_view key;
+
+    key_found found = find_valid_key(ctx.request, ctx.conf, &ctx, key);
+
+    ctx.body.drop();
+
+    switch (found) {
+
+    case key_found::yes: break;
+
+    case key_found::no:
+        return ctx.conf->required
+                   ? refuse(ctx, status::invalid, error_code::key_missing)
+                   : pass(ctx, status::none);
+
+    case key_found::bad:
+        return refuse(ctx, status::invalid, error_code::key_invalid);
 
     default: return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+
+    ctx.key = str(key);
+
+    return use_key(ctx);
 }
 
 
@@ -589,16 +656,32 @@ pass_again(context &ctx)
 
 
 ngx_int_t
+body_is_there(context &ctx)
+{
+    if (ctx.key.len == 0) {
+        ngx_int_t rc = look_into_body(ctx);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+    }
+
+    ctx.body.drop();
+
+    if (claim_key(ctx) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    return ctx.at == stage::answered ? act_on_answer(ctx) : NGX_DONE;
+}
+
+
+ngx_int_t
 second_look(context &ctx)
 {
     switch (ctx.at) {
 
-    case stage::ready:
-        if (claim_key(ctx) != NGX_OK) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
-
-        return ctx.at == stage::answered ? act_on_answer(ctx) : NGX_DONE;
+    case stage::ready: return body_is_there(ctx);
 
     case stage::answered: return act_on_answer(ctx);
 

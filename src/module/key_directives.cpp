@@ -5,6 +5,7 @@ namespace idempotency {
 namespace {
 
 constexpr std::size_t longest_key = 4096;
+constexpr std::string_view json_prefix = "json:";
 
 
 bool
@@ -21,18 +22,53 @@ compile(ngx_conf_t *cf, ngx_str_t &text, ngx_http_complex_value_t &value)
 }
 
 
+/* The text stays where it is: nginx keeps it as long as the pointer. */
+bool
+compile_pointer(ngx_conf_t *cf, std::string_view text, json_pointer &pointer)
+{
+    std::size_t count = 0;
+    auto segments = make_array<std::string_view>(cf->pool,
+                                                 count_segments(text));
+    auto storage = make_array<char>(cf->pool, text.size());
+
+    if (segments.data() == nullptr || storage.data() == nullptr
+        || !parse_pointer(text, segments, storage, count))
+    {
+        return false;
+    }
+
+    pointer.segments = segments.first(count);
+    return true;
+}
+
+
+char *
+parse_pointer_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
+{
+    std::string_view pointer = view(text).substr(json_prefix.size());
+
+    if (compile_pointer(cf, pointer, source.pointer)
+        && !has_wildcard(source.pointer))
+    {
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid JSON pointer in \"%V\" in \"idempotency_key\" "
+                       "directive, write e.g. \"json:/idempotency_key\", "
+                       "without \"*\"",
+                       &text);
+    return failed;
+}
+
+
 char *
 parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
 {
     constexpr std::string_view header = "header:";
 
-    if (view(text).starts_with("json:")) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" in \"idempotency_key\" directive: keys "
-                           "inside JSON bodies are not supported by this "
-                           "version",
-                           &text);
-        return failed;
+    if (view(text).starts_with(json_prefix)) {
+        return parse_pointer_source(cf, text, source);
     }
 
     if (!view(text).starts_with(header)) {
@@ -40,8 +76,8 @@ parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
         if (ngx_http_script_variables_count(&text) == 0) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid source \"%V\" in \"idempotency_key\" "
-                               "directive, write \"header:NAME\" or a string "
-                               "with variables",
+                               "directive, write \"header:NAME\", "
+                               "\"json:/POINTER\" or a string with variables",
                                &text);
             return failed;
         }
@@ -213,6 +249,45 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
         }
 
         if (!append(conf->methods, name)) {
+            return failed;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_pointers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_array_t *list = open_list<json_pointer>(
+        cf, field_of<ngx_array_t *>(conf, cmd));
+
+    if (list == nullptr) {
+        return failed;
+    }
+
+    for (ngx_str_t &text : arguments(cf)) {
+        json_pointer pointer;
+
+        if (!compile_pointer(cf, view(text), pointer)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid JSON pointer \"%V\" in \"%V\" "
+                               "directive, write e.g. \"/meta/sent_at\" or "
+                               "\"/items/*/id\"",
+                               &text, &cmd->name);
+            return failed;
+        }
+
+        if (list->nelts == max_pointers) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "too many pointers in \"%V\" directives, "
+                               "write at most %uz",
+                               &cmd->name, max_pointers);
+            return failed;
+        }
+
+        if (!append(list, pointer)) {
             return failed;
         }
     }

@@ -68,6 +68,13 @@ init_worker(ngx_cycle_t *cycle)
 }
 
 
+void
+exit_worker(ngx_cycle_t *)
+{
+    free_json_parser();
+}
+
+
 ngx_http_module_t http_module = {
     add_variables, /* preconfiguration */
     init_module,   /* postconfiguration */
@@ -99,7 +106,7 @@ ngx_module_t ngx_http_idempotency_module = {
     idempotency::init_worker,  /* init process */
     nullptr,                   /* init thread */
     nullptr,                   /* exit thread */
-    nullptr,                   /* exit process */
+    idempotency::exit_worker,  /* exit process */
     nullptr,                   /* exit master */
     NGX_MODULE_V1_PADDING,
 };

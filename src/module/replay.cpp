@@ -253,7 +253,17 @@ send_response(context &ctx, response_reader &reader)
         return NGX_ERROR;
     }
 
-    return send(ctx, reader.body());
+    auto body = with_own_id(ctx, reader.body());
+
+    if (body.empty()) {
+        return send(ctx, reader.body());
+    }
+
+    if (r->headers_out.content_length_n >= 0) {
+        r->headers_out.content_length_n = static_cast<off_t>(body.size());
+    }
+
+    return send(ctx, body);
 }
 
 }

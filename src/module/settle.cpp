@@ -170,6 +170,10 @@ settle(context &ctx, bool whole)
     seen.grpc = is_grpc_type(view(ctx.request->headers_out.content_type));
     seen.grpc_status = seen.grpc ? grpc_status(ctx.request) : -1;
 
+    if (seen.complete && !spoken(capture.word) && is_jsonrpc_error(ctx)) {
+        capture.word.release = true;
+    }
+
     outcome how = decide(seen, capture.word, rules);
     store *backend = ctx.conf->store->backend;
 
