@@ -698,7 +698,7 @@ END
 
 cpp_files()
 {
-    find src t/unit t/fuzz -name '*.cpp' -o -name '*.h'
+    find src t/unit t/fuzz bench -name '*.cpp' -o -name '*.h'
 }
 
 

@@ -27,6 +27,14 @@ my $lua_locations = $lua && <<'CONF';
             ngx.print(res.body)
         }
     }
+    location /capture-fails {
+        content_by_lua_block {
+            ngx.req.read_body()
+            ngx.location.capture("/sub",
+                { method = ngx.HTTP_PUT, always_forward_body = true })
+            ngx.exit(500)
+        }
+    }
     location /sub { internal; proxy_pass http://pair; }
 CONF
 
@@ -77,6 +85,37 @@ server {
     location = /oops { return 500 "sorry"; }
 
     location /early { proxy_pass http://pair; }
+
+    location /rpc {
+        idempotency_jsonrpc on;
+        proxy_intercept_errors on;
+        error_page 504 =200 /rpc-error;
+        proxy_pass http://pair;
+    }
+    location = /rpc-error {
+        default_type application/json;
+        return 200 '{"jsonrpc":"2.0","error":{"code":1,"message":"x"},"id":1}';
+    }
+    location /hop {
+        proxy_set_header X-Behaviour \$http_x_inner;
+        proxy_pass http://pair;
+    }
+    location = /end { return 200 "secret"; }
+    location /gone {
+        idempotency_ttl 4xx 1h;
+        proxy_intercept_errors on;
+        error_page 410 /broken;
+        proxy_pass http://pair;
+    }
+    location /broken {
+        proxy_set_header X-Behaviour "truncate=1&size=1000";
+        proxy_pass http://pair;
+    }
+    location /strict {
+        idempotency_key json:/key header:Idempotency-Key;
+        idempotency_strict_methods on;
+        proxy_pass http://pair;
+    }
 }
 
 server {
@@ -192,8 +231,41 @@ claim 'an interim answer that nginx takes for the last one is unknown' => sub {
     is(executions(), 1, 'executions');
 };
 
+claim 'an error page in words of JSON-RPC does not free the key' => sub {
+    my %rpc = (body => '{"jsonrpc":"2.0","method":"pay","id":1}');
+    my @json = ('Content-Type' => 'application/json');
+    write_to('/rpc', %rpc, headers => \@json, do => 'status=504');
+    is_refused(write_to('/rpc', %rpc, headers => \@json), 'outcome_unknown');
+    is(executions(), 1, 'executions');
+};
+
+claim 'what the application said counts over further redirects' => sub {
+    my $first = write_to('/route',
+        do => 'status=200&h=X-Accel-Idempotency:discard&h=X-Accel-Redirect:/hop',
+        headers => ['X-Inner' => 'status=200&h=X-Accel-Redirect:/end']);
+    is($first->{body}, 'secret', 'the first client gets it');
+    is_refused(write_to('/route'), 'response_not_kept');
+    is(executions(), 1, 'executions');
+};
+
+claim 'an error page that breaks off is not replayed' => sub {
+    my $first = write_to('/gone', do => 'status=410');
+    is($first->{status}, 502, 'the first client gets 502');
+    is_refused(write_to('/gone'), 'response_not_kept');
+    is(executions(), 1, 'executions');
+};
+
+claim 'a key of an unprotected method is seen behind a source in the body' => sub {
+    is_refused(write_to('/strict', method => 'GET'), 'key_not_supported', 400);
+};
+
 SKIP: {
-    skip 'lua is not there', 1 if !$lua;
+    skip 'lua is not there', 2 if !$lua;
+    claim 'a write by a subrequest that got no answer is unknown' => sub {
+        write_to('/capture-fails', method => 'PUT', do => 'die=before');
+        is_refused(write_to('/capture-fails', method => 'PUT'), 'outcome_unknown');
+        is(executions(), 1, 'executions');
+    };
     claim 'a write by a subrequest goes to one peer' => sub {
         write_to('/capture', method => 'PUT', do => 'die=before');
         is(executions(), 1, 'executions');

@@ -234,6 +234,10 @@ decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
         return unknown;
     }
 
+    if (seen.rpc_error && !spoken(word)) {
+        return released;
+    }
+
     return kept(ending::completed, match.ttl, word);
 }
 

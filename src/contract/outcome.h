@@ -67,7 +67,8 @@ struct evidence {
     bool complete = false;    /* a whole response came */
     unsigned status = 0;      /* as the application gave it */
     bool grpc = false;
-    int grpc_status = -1; /* -1: none was given */
+    int grpc_status = -1;   /* -1: none was given */
+    bool rpc_error = false; /* a JSON-RPC error answer */
 };
 
 

@@ -349,8 +349,7 @@ go_on(ngx_event_t *event)
     ngx_connection_t *c = r->connection;
 
     ngx_http_set_log_request(c->log, r);
-    ctx->at = stage::passed;
-    ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+    ngx_http_finalize_request(r, fail(*ctx));
     ngx_http_run_posted_requests(c);
 }
 
@@ -430,8 +429,7 @@ body_read(ngx_http_request_t *r)
         ngx_http_core_run_phases(r);
 
     } else if (rc == NGX_ERROR) {
-        ctx->at = stage::passed;
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        ngx_http_finalize_request(r, fail(*ctx));
     }
 }
 
@@ -521,7 +519,7 @@ read_body(context &ctx)
     ngx_http_request_t *r = ctx.request;
 
     if (!start_body(ctx)) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return fail(ctx);
     }
 
     ctx.at = stage::reading;
@@ -545,8 +543,7 @@ read_body(context &ctx)
     rc = use_body(ctx);
 
     if (rc == NGX_ERROR) {
-        ctx.at = stage::passed;
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return fail(ctx);
     }
 
     return rc == NGX_OK ? NGX_AGAIN : NGX_DONE;

@@ -431,6 +431,21 @@ pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
+/* And not an error page: then the exchange is over, or never was. */
+bool
+is_own_answer(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.run.frozen || ctx.run.handler_status != 0) {
+        return false;
+    }
+
+    return r->cached || r->upstream == ctx.run.upstream_before
+           || r->upstream->cleanup != nullptr;
+}
+
+
 ngx_int_t
 start_capture(context &ctx)
 {
@@ -440,6 +455,7 @@ start_capture(context &ctx)
     capture = {};
     capture.last = &capture.body;
     capture.settled = {&ctx, outcome_settled};
+    capture.own_answer = is_own_answer(ctx);
     capture.status = static_cast<unsigned>(r->headers_out.status);
     capture.content_length = r->headers_out.content_length_n;
 

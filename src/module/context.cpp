@@ -82,6 +82,17 @@ is_grpc_type(std::string_view type)
 }
 
 
+/* It cannot be protected, so it may not run, not even on an error page. */
+ngx_int_t
+fail(context &ctx)
+{
+    ctx.at = stage::passed;
+    ctx.failed = true;
+
+    return NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
 bool
 is_event_stream(std::string_view type)
 {

@@ -62,6 +62,7 @@ struct body_state {
         if (bytes != nullptr) {
             ngx_free(bytes);
             bytes = nullptr;
+            size = 0;
         }
     }
 
@@ -83,6 +84,9 @@ struct run_state {
     ngx_http_upstream_conf_t *upstream_conf;
     ngx_int_t (*reinit_request)(ngx_http_request_t *r);
     ngx_http_event_handler_pt write_event_handler;
+    ngx_uint_t handler_status; /* an error that the handler returned */
+    bool subrequest_sent;      /* a byte to some peer */
+    bool subrequest_unanswered;
     bool frozen;    /* the application has spoken: */
     bool delegated; /* ... and sent nginx elsewhere */
     evidence seen;
@@ -95,7 +99,8 @@ struct capture_state {
     enum mode : std::uint8_t { none, held, streamed } how;
     bool overflow; /* larger than is kept */
     bool client_gone;
-    bool whole; /* the last buffer was seen */
+    bool own_answer; /* of the handler or the upstream */
+    bool whole;      /* the last buffer was seen */
     app_word word;
     unsigned status; /* as the client gets it */
     off_t content_length;
@@ -149,6 +154,7 @@ struct context {
     ngx_str_t uri; /* as it was at the gate */
     bool grpc;
     bool headers_pushed; /* those of the error */
+    bool failed;         /* inside: it may not run */
 
     body_state body;
     ngx_str_t jsonrpc_id; /* as it is spelled */
@@ -178,6 +184,8 @@ void resume(context &ctx);
 
 void set_expires(context &ctx, std::uint64_t remaining);
 
+ngx_int_t fail(context &ctx);
+
 bool is_grpc_type(std::string_view type);
 bool is_event_stream(std::string_view type);
 
@@ -203,6 +211,7 @@ std::span<u_char> with_own_id(context &ctx,
 /* run.cpp */
 ngx_int_t start_run(context &ctx);
 ngx_int_t enter_again(context &ctx);
+ngx_int_t stop_or_pass(context &ctx);
 ngx_int_t guard_upstreams(ngx_conf_t *cf, main_conf *main);
 bool is_same_request(const context &ctx);
 evidence collect_evidence(context &ctx, bool complete);

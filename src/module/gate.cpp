@@ -307,14 +307,14 @@ use_key(context &ctx)
 {
     /* Without a scope nginx would not have started. */
     if (ctx.conf->scope == nullptr) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return fail(ctx);
     }
 
     switch (name_record(ctx)) {
 
     case scope_found::yes: return NGX_OK;
     case scope_found::empty: return handle_empty_scope(ctx);
-    default: return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    default: return fail(ctx);
     }
 }
 
@@ -352,17 +352,31 @@ refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code)
 }
 
 
-ngx_int_t
-look_at_other_method(ngx_http_request_t *r, const location_conf *conf)
+/* The bodies of other methods are not looked into. */
+bool
+has_key(ngx_http_request_t *r, const location_conf *conf)
 {
     std::string_view key;
 
-    key_found found = find_key(r, conf, nullptr, key);
+    for (key_source &source : elements<key_source>(conf->keys)) {
 
-    /* The bodies of other methods are not looked into. */
-    if (!conf->strict_methods || found == key_found::no
-        || found == key_found::in_body)
-    {
+        if (source.pointer.segments.empty()
+            && (source.header.len != 0 ? key_from_header(r, source, key)
+                                       : key_from_value(r, source, key))
+                   != key_found::no)
+        {
+            return true;
+        }
+    }
+
+    return false;
+}
+
+
+ngx_int_t
+look_at_other_method(ngx_http_request_t *r, const location_conf *conf)
+{
+    if (!conf->strict_methods || !has_key(r, conf)) {
         ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                        "idempotency: passed, method %V", &r->method_name);
         return NGX_DECLINED;
@@ -457,7 +471,7 @@ look_into_body(context &ctx)
     case key_found::bad:
         return refuse(ctx, status::invalid, error_code::key_invalid);
 
-    default: return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    default: return fail(ctx);
     }
 
     ctx.key = str(key);
@@ -642,16 +656,10 @@ act_on_answer(context &ctx)
 ngx_int_t
 pass_again(context &ctx)
 {
-    ngx_http_request_t *r = ctx.request;
+    bool ended = ctx.error != error_code::none || ctx.failed
+                 || ctx.status == status::replay;
 
-    if (ctx.error == error_code::none || ctx.conf->dry_run
-        || r->content_handler == nullptr || !is_same_request(ctx))
-    {
-        return NGX_DECLINED;
-    }
-
-    r->error_page = 1;
-    return send_problem(ctx, ctx.error);
+    return ended ? stop_or_pass(ctx) : NGX_DECLINED;
 }
 
 
@@ -669,7 +677,7 @@ body_is_there(context &ctx)
     ctx.body.drop();
 
     if (claim_key(ctx) != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return fail(ctx);
     }
 
     return ctx.at == stage::answered ? act_on_answer(ctx) : NGX_DONE;
@@ -737,5 +745,4 @@ gate(ngx_http_request_t *r)
 
     return second_look(*find_context(r));
 }
-
 }

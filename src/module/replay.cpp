@@ -194,6 +194,25 @@ set_head(ngx_http_request_t *r, const response_head &head)
 }
 
 
+/* They are about the bytes that were there before. */
+void
+drop_digests(ngx_http_request_t *r)
+{
+    constexpr std::string_view digests[] = {"etag", "content-md5", "digest",
+                                            "content-digest", "repr-digest"};
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        for (std::string_view name : digests) {
+            if (same_name(view(h.key), name)) {
+                h.hash = 0;
+            }
+        }
+    });
+
+    r->headers_out.etag = nullptr;
+}
+
+
 ngx_int_t
 mark(context &ctx)
 {
@@ -262,6 +281,8 @@ send_response(context &ctx, response_reader &reader)
     if (r->headers_out.content_length_n >= 0) {
         r->headers_out.content_length_n = static_cast<off_t>(body.size());
     }
+
+    drop_digests(r);
 
     return send(ctx, body);
 }

@@ -8,6 +8,7 @@ namespace {
 
 /* What a peer's owner has put into the upstream, behind our guard. */
 struct guarded_peer {
+    run_state *run; /* of a subrequest */
     void *data;
     ngx_event_get_peer_pt get;
     ngx_event_free_peer_pt free;
@@ -81,8 +82,9 @@ any_byte_sent(const context &ctx)
         }
     }
 
-    return u != nullptr && u->peer.connection != nullptr
-           && u->peer.connection->sent > 0;
+    return ctx.run.subrequest_sent
+           || (u != nullptr && u->peer.connection != nullptr
+               && u->peer.connection->sent > 0);
 }
 
 
@@ -116,9 +118,17 @@ free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state)
         peer->free(pc, peer->data, state);
     }
 
-    if (sent) {
-        pc->tries = 0;
-        pc->cached = 0;
+    if (!sent) {
+        return;
+    }
+
+    pc->tries = 0;
+    pc->cached = 0;
+
+    if (peer->run != nullptr) {
+        peer->run->subrequest_sent = true;
+        peer->run->subrequest_unanswered = peer->run->subrequest_unanswered
+                                           || (state & NGX_PEER_FAILED) != 0;
     }
 }
 
@@ -155,7 +165,7 @@ save_peer_session(ngx_peer_connection_t *pc, void *data)
 
 
 ngx_int_t
-guard_peer(ngx_http_request_t *r)
+guard_peer(context &ctx, ngx_http_request_t *r)
 {
     ngx_peer_connection_t *pc = &r->upstream->peer;
     auto *peer = make<guarded_peer>(r->pool);
@@ -164,6 +174,7 @@ guard_peer(ngx_http_request_t *r)
         return NGX_ERROR;
     }
 
+    peer->run = r != r->main ? &ctx.run : nullptr;
     peer->data = pc->data;
     peer->get = pc->get;
     peer->free = pc->free;
@@ -276,7 +287,7 @@ init_guarded_peer(ngx_http_request_t *r, ngx_http_upstream_srv_conf_t *us)
 
     context *ctx = guarded_run(r->main);
 
-    if (ctx == nullptr || (r != r->main && is_safe(r))) {
+    if (ctx == nullptr || r->background || (r != r->main && is_safe(r))) {
         return NGX_OK;
     }
 
@@ -284,7 +295,7 @@ init_guarded_peer(ngx_http_request_t *r, ngx_http_upstream_srv_conf_t *us)
         return NGX_ERROR;
     }
 
-    return guard_peer(r);
+    return guard_peer(*ctx, r);
 }
 
 
@@ -350,6 +361,11 @@ run_content(ngx_http_request_t *r)
 
     ngx_int_t rc = ctx->run.content_handler(r);
 
+    if (rc >= NGX_HTTP_SPECIAL_RESPONSE
+        && r->upstream == ctx->run.upstream_before) {
+        ctx->run.handler_status = static_cast<ngx_uint_t>(rc);
+    }
+
     if (guarded_run(r) != nullptr && guard_exchange(*ctx) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -407,7 +423,10 @@ last_status(const context &ctx)
 void
 freeze(context &ctx)
 {
-    ctx.run.word = read_app_word(ctx);
+    if (!spoken(ctx.run.word)) {
+        ctx.run.word = read_app_word(ctx);
+    }
+
     ctx.run.seen = collect_evidence(ctx, true);
     ctx.run.frozen = true;
 }
@@ -471,6 +490,28 @@ is_same_request(const context &ctx)
 
 
 /*
+ * An error page that brings back what was answered already, or what may not
+ * be run, must not run it.
+ */
+ngx_int_t
+stop_or_pass(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (r->content_handler == nullptr || ctx.conf->dry_run
+        || !is_same_request(ctx))
+    {
+        return NGX_DECLINED;
+    }
+
+    r->error_page = 1;
+
+    return ctx.error != error_code::none ? send_problem(ctx, ctx.error)
+                                         : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
+/*
  * The run came through the gate once more.  If no peer was asked yet, its
  * handler has only sent it on (ngx.exec), and the run begins here.  After
  * X-Accel-Redirect or error_page to a URI, what comes is another request.  A
@@ -482,19 +523,21 @@ enter_again(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
     bool sent = any_byte_sent(ctx);
-    bool asked = sent || r->upstream != ctx.run.upstream_before;
     bool redirected = application_redirected(ctx);
 
     if (ctx.at == stage::settled) {
-        return NGX_DECLINED;
+        return stop_or_pass(ctx);
     }
 
     if (redirected) {
         ctx.run.delegated = true;
-        ctx.run.word = read_app_word(ctx);
+
+        if (!ctx.run.frozen && !spoken(ctx.run.word)) {
+            ctx.run.word = read_app_word(ctx);
+        }
     }
 
-    if (!ctx.run.frozen && asked && !is_same_request(ctx)) {
+    if (!ctx.run.frozen && !is_same_request(ctx)) {
         freeze(ctx);
     }
 
@@ -518,6 +561,20 @@ enter_again(context &ctx)
 }
 
 
+/* Of an answer from inside nginx, also if an error page covers it. */
+ngx_uint_t
+own_status(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.run.handler_status != 0) {
+        return ctx.run.handler_status;
+    }
+
+    return r->err_status != 0 ? r->err_status : r->headers_out.status;
+}
+
+
 evidence
 collect_evidence(context &ctx, bool complete)
 {
@@ -529,7 +586,8 @@ collect_evidence(context &ctx, bool complete)
         seen.sent = any_byte_sent(ctx);
         seen.own_handler = r->upstream == ctx.run.upstream_before || r->cached;
         seen.complete = complete;
-        seen.status = static_cast<unsigned>(r->headers_out.status);
+        seen.status = static_cast<unsigned>(own_status(ctx));
+        seen.unanswered = ctx.run.subrequest_unanswered;
 
         for (const ngx_http_upstream_state_t &s : all) {
 

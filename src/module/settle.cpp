@@ -165,13 +165,19 @@ settle(context &ctx, bool whole)
 {
     capture_state &capture = ctx.capture;
     outcome_rules rules = rules_of(ctx.conf);
-    evidence seen = collect_evidence(ctx, whole && is_whole(ctx));
+    bool all = whole && is_whole(ctx);
+    evidence seen = collect_evidence(ctx, all);
 
-    seen.grpc = is_grpc_type(view(ctx.request->headers_out.content_type));
-    seen.grpc_status = seen.grpc ? grpc_status(ctx.request) : -1;
+    /* What is not all of a response is none that could be shown again. */
+    if (!all) {
+        capture.overflow = true;
+    }
 
-    if (seen.complete && !spoken(capture.word) && is_jsonrpc_error(ctx)) {
-        capture.word.release = true;
+    /* A page that dresses an answer has no say in what it means. */
+    if (capture.own_answer) {
+        seen.grpc = is_grpc_type(view(ctx.request->headers_out.content_type));
+        seen.grpc_status = seen.grpc ? grpc_status(ctx.request) : -1;
+        seen.rpc_error = is_jsonrpc_error(ctx);
     }
 
     outcome how = decide(seen, capture.word, rules);

@@ -480,6 +480,42 @@ TEST_CASE("json: memory", "[json]")
         CHECK(parser.memory() <= json_keep);
     }
 
+    SECTION("is a small multiple of the body")
+    {
+        std::string reversed;
+        std::string seventeen;
+
+        for (int i = 20000; i > 0; i--) {
+            std::string name = {static_cast<char>('0' + i / 1936),
+                                static_cast<char>('0' + i / 44 % 44),
+                                static_cast<char>('0' + i % 44)};
+
+            reversed += "\"" + name + "\":1,";
+        }
+        for (char c = 'q'; c >= 'a'; c--) {
+            seventeen += std::string("\"") + c + "\":1" + (c > 'a' ? "," : "");
+        }
+
+        const std::string bodies[] = {
+            "{" + reversed + "\"\":1}",
+            "[" + repeated("{" + seventeen + "},", 1000) + "1]",
+            "[" + repeated("{\"b\":1,\"a\":{}},", 10000) + "1]",
+            "[" + repeated("{},", 40000) + "1]",
+            "[" + repeated("1.5,", 40000) + "1]",
+            "[" + repeated("[[[]]],", 10000) + "1]",
+            "[" + repeated("\"\",", 40000) + "1]",
+        };
+
+        for (const std::string &body : bodies) {
+            json_parser fresh;
+
+            INFO(body.substr(0, 40));
+            CHECK(json_digest(fresh, body).size() == 32);
+            CHECK(fresh.memory() <= 16 * body.size());
+            CHECK(fresh.memory() > 0);
+        }
+    }
+
     SECTION("is given back beyond, whatever the result")
     {
         std::string body(3 * 1024 * 1024, ' ');
@@ -489,6 +525,30 @@ TEST_CASE("json: memory", "[json]")
             CHECK(parser.memory() == 0);
             CHECK(json_digest(parser, "{\"b\":1,\"a\":2}").size() == 32);
         }
+    }
+}
+
+
+/* What takes more room in the form than in the text, then one long token. */
+TEST_CASE("json: forms longer than their text", "[json]")
+{
+    const std::string numbers = "[" + repeated("1.5,", 1000);
+    const std::string others = "[" + repeated("15e-1,", 1000);
+
+    for (std::size_t size = 1200; size < 2000; size += 7) {
+        std::string x(size, 'x');
+        std::string digits = "1." + std::string(size, '7');
+
+        INFO(size);
+        CHECK(canonical(numbers + "\"" + x + "\"]")
+              == canonical(others + "\"" + x + "\"]"));
+        CHECK(canonical(numbers + "\"\\u0078" + x + "\"]")
+              == canonical(others + "\"x" + x + "\"]"));
+        CHECK(canonical(numbers + digits + "]")
+              == canonical(others + digits + "e0]"));
+        CHECK(canonical(numbers + "{\"" + x + "\":1}]")
+              == canonical(others + "{\"" + x + "\":1}]"));
+        CHECK(canonical(numbers + "1]").size() == 32);
     }
 }
 
@@ -511,6 +571,29 @@ TEST_CASE("json: a parser is as good as new after each document", "[json]")
         for (std::string_view body : bodies) {
             json_digest(used, before);
             CHECK(json_digest(used, body) == canonical(body));
+        }
+    }
+}
+
+
+/* What is remembered of the order of names is of use for just these names. */
+TEST_CASE("json: objects like those before", "[json]")
+{
+    json_parser used;
+
+    for (int i = 0; i < 300; i++) {
+        std::string first = "{\"x" + std::to_string(i) + "\":1";
+        const std::string bodies[] = {
+            first + ",\"b\":2,\"a\":3}", first + ",\"b\":2}",
+            first + ",\"a\":2,\"b\":3}", first + ",\"b\":2,\"a\":3,\"z\":4}",
+            first + ",\"b\":2,\"z\":3}", first + ",\"b\":2,\"b\":3}",
+        };
+
+        for (const std::string &before : bodies) {
+            for (const std::string &body : bodies) {
+                json_digest(used, before);
+                REQUIRE(json_digest(used, body) == canonical(body));
+            }
         }
     }
 }

@@ -858,3 +858,25 @@ TEST_CASE("outcome: an interim status tells nothing", "[outcome]")
         CHECK(decide(seen, {}, {}).end == ending::unknown);
     }
 }
+
+
+TEST_CASE("outcome: a JSON-RPC error releases, if its status tells",
+          "[outcome]")
+{
+    const std::uint16_t gateway[] = {502, 504};
+    const ttl_rule kept[] = {{200, 200, 1000}, {504, 504, 1000}};
+    evidence seen;
+    seen.sent = true;
+    seen.complete = true;
+    seen.status = 200;
+    seen.rpc_error = true;
+
+    CHECK(decide(seen, {}, {kept, gateway}).end == ending::released);
+
+    seen.status = 502;
+    CHECK(decide(seen, {}, {kept, gateway}).end == ending::unknown);
+
+    app_word word;
+    word.discard = true;
+    CHECK(decide(seen, word, {kept, gateway}).end == ending::not_kept);
+}

@@ -17,8 +17,13 @@ namespace {
 /* The segments, or {"refused"} in memory of just the size that is asked for.
  */
 segment_list
-parsed(std::string_view text)
+parsed(std::string_view literal)
 {
+    std::unique_ptr<char[]> exact(new char[literal.size()]);
+    std::string_view text(exact.get(), literal.size());
+
+    literal.copy(exact.get(), literal.size());
+
     std::size_t most = count_segments(text);
     std::unique_ptr<std::string_view[]> segments(new std::string_view[most]);
     std::unique_ptr<char[]> storage(new char[text.size()]);
