@@ -85,6 +85,8 @@ server {
     location = /oops { return 500 "sorry"; }
 
     location /early { proxy_pass http://pair; }
+    location /after { proxy_pass http://pair; post_action /note; }
+    location /note { idempotency off; internal; proxy_pass http://pair; }
 
     location /rpc {
         idempotency_jsonrpc on;
@@ -229,6 +231,12 @@ claim 'an interim answer that nginx takes for the last one is unknown' => sub {
     write_to('/early', do => 'early=1');
     is_refused(write_to('/early'), 'outcome_unknown');
     is(executions(), 1, 'executions');
+};
+
+claim 'post_action runs as ever' => sub {
+    my $first = write_to('/after', do => 'status=200');
+    is($first->{status}, 200, 'the client is answered');
+    ok(wait_until(sub { executions() == 2 }, 5), 'the request and its post_action');
 };
 
 claim 'an error page in words of JSON-RPC does not free the key' => sub {

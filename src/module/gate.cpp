@@ -719,7 +719,8 @@ second_look(context &ctx)
 ngx_int_t
 gate(ngx_http_request_t *r)
 {
-    if (r != r->main) {
+    /* post_action is the operator's own, and comes after the answer. */
+    if (r != r->main || r->post_action) {
         return NGX_DECLINED;
     }
 

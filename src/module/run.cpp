@@ -358,6 +358,7 @@ run_content(ngx_http_request_t *r)
     context *ctx = find_context(r);
 
     ctx->run.upstream_before = r->upstream;
+    ctx->run.handler_status = 0;
 
     ngx_int_t rc = ctx->run.content_handler(r);
 
