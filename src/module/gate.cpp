@@ -74,15 +74,15 @@ key_from_value(ngx_http_request_t *r, key_source &source,
 key_found
 key_from_body(context &ctx, const key_source &source, std::string_view &key)
 {
+    if (!ctx.body.json) {
+        return key_found::no;
+    }
+
     json_parser *parser = worker_json_parser();
     auto out = make_array<char>(ctx.request->pool, ctx.conf->key_max);
 
     if (parser == nullptr || out.data() == nullptr) {
         return key_found::failed;
-    }
-
-    if (!ctx.body.json) {
-        return key_found::no;
     }
 
     switch (
@@ -96,27 +96,31 @@ key_from_body(context &ctx, const key_source &source, std::string_view &key)
 }
 
 
-/*
- * The first source that is present decides.  Without a context the body is
- * not there yet.
- */
+/* Without a context the body is not there yet. */
+key_found
+key_from(ngx_http_request_t *r, key_source &source, context *ctx,
+         std::string_view &key)
+{
+    if (source.header.len != 0) {
+        return key_from_header(r, source, key);
+    }
+
+    if (source.pointer.segments.empty()) {
+        return key_from_value(r, source, key);
+    }
+
+    return ctx != nullptr ? key_from_body(*ctx, source, key)
+                          : key_found::in_body;
+}
+
+
+/* The first source that is present decides. */
 key_found
 find_key(ngx_http_request_t *r, const location_conf *conf, context *ctx,
          std::string_view &key)
 {
     for (key_source &source : elements<key_source>(conf->keys)) {
-        key_found found;
-
-        if (source.header.len != 0) {
-            found = key_from_header(r, source, key);
-
-        } else if (source.pointer.segments.empty()) {
-            found = key_from_value(r, source, key);
-
-        } else {
-            found = ctx != nullptr ? key_from_body(*ctx, source, key)
-                                   : key_found::in_body;
-        }
+        key_found found = key_from(r, source, ctx, key);
 
         if (found != key_found::no) {
             return found;
@@ -356,20 +360,15 @@ refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code)
 bool
 has_key(ngx_http_request_t *r, const location_conf *conf)
 {
+    auto sources = elements<key_source>(conf->keys);
     std::string_view key;
 
-    for (key_source &source : elements<key_source>(conf->keys)) {
+    return std::any_of(
+        sources.begin(), sources.end(), [&](key_source &source) {
+            key_found found = key_from(r, source, nullptr, key);
 
-        if (source.pointer.segments.empty()
-            && (source.header.len != 0 ? key_from_header(r, source, key)
-                                       : key_from_value(r, source, key))
-                   != key_found::no)
-        {
-            return true;
-        }
-    }
-
-    return false;
+            return found != key_found::no && found != key_found::in_body;
+        });
 }
 
 
