@@ -375,6 +375,21 @@ claim 'a run after a released key is a first attempt again' => sub {
     is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1, 1], 'attempts');
 };
 
+claim 'an error answer of a second attempt says nothing of the first' => sub {
+    write_to('/release', do => 'die=before');
+    is(write_to('/release', do => 'status=500')->{status}, 500, 'the second attempt fails');
+    is_refused(write_to('/release', body => 'other'), 'key_reused', 422);
+    is_rerun(write_to('/release'));
+    is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1, 2, 3], 'the third is announced');
+};
+
+claim 'a second attempt that is released by the application frees the key' => sub {
+    write_to('/release', do => 'die=before');
+    write_to('/release', do => 'status=500&h=X-Accel-Idempotency:release');
+    is_rerun(write_to('/release'));
+    is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1, 2, 1], 'attempts');
+};
+
 # ---- time -----------------------------------------------------------------
 
 claim 'an outcome is replayed until its ttl is over, then runs again' => sub {

@@ -191,8 +191,9 @@ is_unknown_grpc_status(int status)
 }
 
 
-outcome
-decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
+static outcome
+end_of_run(const evidence &seen, const app_word &word,
+           const outcome_rules &rules)
 {
     const outcome released = {ending::released, 0};
     const outcome unknown = {ending::unknown, ttl_without_response(rules.ttl)};
@@ -239,6 +240,21 @@ decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
     }
 
     return kept(ending::completed, match.ttl, word);
+}
+
+
+outcome
+decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
+{
+    outcome how = end_of_run(seen, word, rules);
+
+    /* nobody has spoken of the earlier run, unless by "release" */
+
+    if (how.end == ending::released && seen.again && !word.release) {
+        return {ending::unknown, ttl_without_response(rules.ttl)};
+    }
+
+    return how;
 }
 
 }

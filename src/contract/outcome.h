@@ -69,6 +69,7 @@ struct evidence {
     bool grpc = false;
     int grpc_status = -1;   /* -1: none was given */
     bool rpc_error = false; /* a JSON-RPC error answer */
+    bool again = false;     /* what an earlier run did is not known */
 };
 
 

@@ -71,9 +71,16 @@ outcome_settled(settle_waiter &waiter, settle_result result)
 
     end_run(*ctx, result);
 
+    /* Nothing is promised that may not come true. */
+    if (result == settle_result::unavailable) {
+        ctx->expires = 0;
+    }
+
     if (!ctx->capture.waiting) {
         return;
     }
+
+    ctx->store_time += ngx_current_msec - ctx->asked;
 
     ngx_http_request_t *r = ctx->request;
     ngx_connection_t *c = r->connection;

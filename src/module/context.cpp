@@ -4,18 +4,40 @@ namespace idempotency {
 
 namespace {
 
+/* The store may answer when there is nobody left to hear. */
+void
+forget(context &ctx)
+{
+    store *backend = ctx.conf->store->backend;
+
+    if (ctx.claimer.under_way != nullptr) {
+        backend->forget(ctx.claimer);
+    }
+
+    if (ctx.run.renewed.under_way != nullptr) {
+        backend->forget(ctx.run.renewed);
+    }
+
+    if (ctx.capture.settled.under_way != nullptr) {
+        backend->forget(ctx.capture.settled);
+    }
+}
+
+
 /* Its address also tells our cleanup from others. */
 void
 end_context(void *data)
 {
     auto *ctx = static_cast<context *>(data);
 
-    leave(*ctx);
     ctx->body.turn.stop();
 
     if (ctx->at == stage::running) {
         abandon_run(*ctx);
     }
+
+    forget(*ctx);
+    leave(*ctx);
 
     ctx->~context();
 }

@@ -21,6 +21,7 @@ enum class stage : std::uint8_t {
     answered, /* the store has answered */
     parked,   /* another request runs the same key */
     running,  /* it owns the record */
+    settling, /* it owned the record, its outcome is on its way */
     settled,  /* it owned the record, and its outcome is stored */
     passed,   /* no business of ours: untouched, replayed or refused */
 };
@@ -77,6 +78,7 @@ struct body_state {
 struct run_state {
     own_event renewal;
     settle_waiter renewed;
+    ngx_msec_t renewed_at;
     ngx_uint_t first_exchange; /* of upstream_states */
     ngx_http_handler_pt content_handler;
     const ngx_http_core_loc_conf_t *location; /* of that handler */
@@ -105,7 +107,7 @@ struct capture_state {
     unsigned status; /* as the client gets it */
     off_t content_length;
     std::span<std::uint8_t> head; /* encoded, up to the body */
-    std::span<std::uint8_t> summary;
+    std::span<const std::uint8_t> summary;
     ngx_chain_t *body;
     ngx_chain_t **last;
     ngx_buf_t *tail;
@@ -122,11 +124,10 @@ struct waiting_link {
 };
 
 
-/* A place in the queue behind a pending record.  See waiting.cpp. */
+/* A place among those who wait for one record.  See waiting.cpp. */
 struct wait_state {
     waiting_link link;
-    struct parked_key *key; /* null: not in a queue now */
-    ngx_msec_t step;
+    struct shared_wait *key; /* null: asks for itself alone */
     own_event wake;
     own_event deadline;
     bool started;
@@ -160,12 +161,13 @@ struct context {
     ngx_str_t jsonrpc_id; /* as it is spelled */
     hasher hash;
     digest fingerprint;
+    bool hashed; /* there is a fingerprint */
 
     ownership own;
     claim_waiter claimer;
     claim_answer answer;
-    bool claim_called; /* the store has the call in hand */
-    ngx_msec_t claim_started;
+    bool claim_called;     /* the store has the call in hand */
+    ngx_msec_t asked;      /* when the store was, last */
     ngx_msec_t store_time; /* what was waited for the store */
     time_t expires;        /* Unix time; 0: not known; -1: never */
 
@@ -241,10 +243,12 @@ ngx_int_t replay(context &ctx);
 
 /* waiting.cpp */
 void init_waiting();
+bool join(context &ctx);
+bool was_pending(context &ctx);
 bool park(context &ctx);
 void leave(context &ctx);
-void wake_one(const digest &name);
-void wake_all(const digest &name);
+void share_answer(context &ctx);
+void wake_one(context &ctx);
 
 /* variables.cpp */
 ngx_int_t add_variables(ngx_conf_t *cf);

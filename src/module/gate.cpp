@@ -486,7 +486,7 @@ claim_answered(claim_waiter &waiter, const claim_answer &answer)
 
     ctx->answer = answer;
     ctx->at = stage::answered;
-    ctx->store_time += ngx_current_msec - ctx->claim_started;
+    ctx->store_time += ngx_current_msec - ctx->asked;
 
     if (!ctx->claim_called) {
         resume(*ctx);
@@ -547,11 +547,13 @@ claim_key(context &ctx)
                   ctx.own.owner,
                   conf->lease,
                   ttl_without_response(rules_of(conf).ttl),
-                  conf->release_unknown != 0 && !conf->dry_run};
+                  conf->release_unknown != 0 && !conf->dry_run,
+                  ctx.wait.started};
 
+    ctx.own.lease = conf->lease;
     ctx.claimer = {&ctx, claim_answered, room_for_response};
     ctx.at = stage::claiming;
-    ctx.claim_started = ngx_current_msec;
+    ctx.asked = ngx_current_msec;
 
     ctx.claim_called = true;
     conf->store->backend->claim_record(what, ctx.claimer);
@@ -589,10 +591,11 @@ meet_record(context &ctx)
     switch (judge(found.state, found.same_fingerprint)) {
 
     case verdict::wait:
-        if (ctx.conf->wait != 0 && !ctx.conf->dry_run && park(ctx)) {
+        if (park(ctx)) {
             return NGX_DONE;
         }
 
+        leave(ctx);
         return refuse(ctx, status::in_progress, error_code::in_progress);
 
     case verdict::reused:
@@ -620,16 +623,19 @@ meet_record(context &ctx)
 ngx_int_t
 act_on_answer(context &ctx)
 {
+    /* It runs, as was said before: a store that fails does not change that. */
+    if (ctx.answer.result == claim_result::unavailable && was_pending(ctx)) {
+        ngx_log_debug0(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
+                       "idempotency: the store failed a request that waits");
+    }
+
     bool pending = ctx.answer.result == claim_result::found
-                   && ctx.answer.state == record_state::pending;
+                   && ctx.answer.state == record_state::pending
+                   && ctx.answer.same_fingerprint;
 
-    if (!pending) {
+    if (!pending && ctx.answer.result != claim_result::claimed) {
+        share_answer(ctx);
         leave(ctx);
-
-        /* Those behind in the queue learn what this one has learned. */
-        if (ctx.answer.result == claim_result::found) {
-            wake_all(ctx.own.name);
-        }
     }
 
     switch (ctx.answer.result) {
@@ -642,6 +648,9 @@ act_on_answer(context &ctx)
         return start_run(ctx);
 
     case claim_result::found: return meet_record(ctx);
+
+    case claim_result::unreadable:
+        return refuse(ctx, status::store_error, error_code::store_unavailable);
 
     default: return store_failed(ctx);
     }
@@ -674,8 +683,14 @@ body_is_there(context &ctx)
     }
 
     ctx.body.drop();
+    ctx.hashed = true;
+
+    if (join(ctx)) {
+        return NGX_DONE;
+    }
 
     if (claim_key(ctx) != NGX_OK) {
+        leave(ctx);
         return fail(ctx);
     }
 

@@ -149,18 +149,19 @@ encode_summary(context &ctx)
         size += encoded_size(f);
     }
 
-    ctx.capture.summary = make_array<std::uint8_t>(r->pool, size);
+    auto summary = make_array<std::uint8_t>(r->pool, size);
 
-    if (ctx.capture.summary.data() == nullptr) {
+    if (summary.data() == nullptr) {
         return false;
     }
 
-    std::uint8_t *p = encode(ctx.capture.summary.data(), head,
-                             target != nullptr);
+    std::uint8_t *p = encode(summary.data(), head, target != nullptr);
 
     if (target != nullptr) {
         encode(p, f);
     }
+
+    ctx.capture.summary = summary;
 
     return true;
 }

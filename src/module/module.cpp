@@ -1,7 +1,6 @@
 #include "module/config.h"
 #include "module/context.h"
 #include "ngx.h"
-#include "store/memory.h"
 
 namespace idempotency {
 
@@ -53,24 +52,55 @@ init_module(ngx_conf_t *cf)
 }
 
 
+bool
+is_worker()
+{
+    return ngx_process == NGX_PROCESS_WORKER
+           || ngx_process == NGX_PROCESS_SINGLE;
+}
+
+
+/* There may be no http{} in the configuration. */
+std::span<named_store *>
+stores_of(ngx_cycle_t *cycle)
+{
+    if (ngx_get_conf(cycle->conf_ctx, ngx_http_module) == nullptr) {
+        return {};
+    }
+
+    auto *main = static_cast<main_conf *>(ngx_http_cycle_get_module_main_conf(
+        cycle, ngx_http_idempotency_module));
+
+    return elements<named_store *>(&main->stores);
+}
+
+
 ngx_int_t
 init_worker(ngx_cycle_t *cycle)
 {
-    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
-    {
+    if (!is_worker()) {
         return NGX_OK;
     }
 
     init_waiting();
-    start_sweeping(cycle);
+
+    for (named_store *named : stores_of(cycle)) {
+        named->backend->start();
+    }
 
     return NGX_OK;
 }
 
 
 void
-exit_worker(ngx_cycle_t *)
+exit_worker(ngx_cycle_t *cycle)
 {
+    if (is_worker()) {
+        for (named_store *named : stores_of(cycle)) {
+            named->backend->stop();
+        }
+    }
+
     free_json_parser();
 }
 

@@ -20,6 +20,9 @@ struct guarded_peer {
 };
 
 
+constexpr ngx_msec_t renew_again = 300;
+
+
 /* For such an answer nginx would ask another peer. */
 constexpr ngx_uint_t answered_by_peer = NGX_HTTP_UPSTREAM_FT_HTTP_500
                                         | NGX_HTTP_UPSTREAM_FT_HTTP_502
@@ -45,7 +48,14 @@ renewed(settle_waiter &waiter, settle_result result)
         return;
     }
 
-    ngx_add_timer(&ctx->run.renewal.event, ctx->conf->lease / 3);
+    /* What failed is tried again well before the lease is over. */
+    ngx_msec_t third = ctx->conf->lease / 3;
+    ngx_msec_t taken = ngx_current_msec - ctx->run.renewed_at;
+
+    ngx_add_timer(&ctx->run.renewal.event,
+                  result == settle_result::unavailable
+                      ? ngx_min(third, renew_again)
+                      : third - ngx_min(taken, third - 1));
 }
 
 
@@ -55,6 +65,7 @@ renew(ngx_event_t *event)
     auto *ctx = own_event::owner_of<context>(event);
 
     ctx->run.renewed = {ctx, renewed};
+    ctx->run.renewed_at = ngx_current_msec;
     ctx->conf->store->backend->renew(ctx->own, ctx->run.renewed);
 }
 
@@ -433,14 +444,6 @@ freeze(context &ctx)
 }
 
 
-void
-ignore_result(settle_waiter &, settle_result)
-{}
-
-
-/* For what is settled after its request: nobody waits for the answer. */
-settle_waiter nobody = {nullptr, ignore_result};
-
 }
 
 
@@ -526,7 +529,7 @@ enter_again(context &ctx)
     bool sent = any_byte_sent(ctx);
     bool redirected = application_redirected(ctx);
 
-    if (ctx.at == stage::settled) {
+    if (ctx.at != stage::running) {
         return stop_or_pass(ctx);
     }
 
@@ -601,6 +604,8 @@ collect_evidence(context &ctx, bool complete)
         }
     }
 
+    seen.again = ctx.answer.attempt > 1;
+
     /* The rest of an answer that was to come from elsewhere is part of it. */
     if (ctx.run.delegated) {
         seen.complete = complete;
@@ -625,7 +630,7 @@ end_run(context &ctx, settle_result result)
                       "outcome was not stored");
     }
 
-    wake_one(ctx.own.name);
+    wake_one(ctx);
 }
 
 
@@ -642,14 +647,14 @@ abandon_run(context &ctx)
 
     switch (how.end) {
 
-    case ending::released: backend->release(ctx.own, nobody); break;
+    case ending::released: backend->release(ctx.own, nullptr); break;
 
-    case ending::unknown: backend->hold(ctx.own, how.ttl, nobody); break;
+    case ending::unknown: backend->hold(ctx.own, how.ttl, nullptr); break;
 
     default:
         backend->complete(ctx.own,
                           {record_state::not_kept, how.ttl, {}, {}, how.ttl},
-                          nobody);
+                          nullptr);
     }
 
     end_run(ctx, settle_result::done);

@@ -60,7 +60,7 @@ complete(context &ctx, const outcome &how)
 {
     capture_state &capture = ctx.capture;
     std::uint64_t summary_ttl = ttl_without_response(rules_of(ctx.conf).ttl);
-    piece summary[] = {capture.summary};
+    pieces summary = {&capture.summary, 1};
 
     if (capture.word.has_ttl) {
         summary_ttl = ngx_min(summary_ttl, capture.word.ttl);
@@ -75,7 +75,7 @@ complete(context &ctx, const outcome &how)
     }
 
     set_expires(ctx, record.ttl);
-    ctx.conf->store->backend->complete(ctx.own, record, capture.settled);
+    ctx.conf->store->backend->complete(ctx.own, record, &capture.settled);
 }
 
 }
@@ -151,11 +151,13 @@ log_ending(const context &ctx, const evidence &seen, const outcome &how)
         return;
     }
 
+    bool answered = seen.complete && !seen.unanswered;
+
     ngx_log_error(NGX_LOG_WARN, log, 0,
                   "idempotency: the outcome of a request is unknown: %s",
-                  seen.complete && !seen.unanswered
-                      ? "its answer does not tell"
-                      : "no complete answer came");
+                  !answered    ? "no complete answer came"
+                  : seen.again ? "that of an earlier attempt was"
+                               : "its answer does not tell");
 }
 
 
@@ -185,16 +187,20 @@ settle(context &ctx, bool whole)
 
     log_ending(ctx, seen, how);
 
+    ctx.at = stage::settling;
+    ctx.asked = ngx_current_msec;
+    ctx.run.renewal.stop();
+
     switch (how.end) {
 
     case ending::released:
         ctx.expires = 0;
-        backend->release(ctx.own, capture.settled);
+        backend->release(ctx.own, &capture.settled);
         break;
 
     case ending::unknown:
         set_expires(ctx, how.ttl);
-        backend->hold(ctx.own, how.ttl, capture.settled);
+        backend->hold(ctx.own, how.ttl, &capture.settled);
         break;
 
     default: complete(ctx, how);

@@ -102,7 +102,7 @@ get_key(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
 bool
 has_fingerprint(const context *ctx)
 {
-    return ctx != nullptr && ctx->claim_started != 0;
+    return ctx != nullptr && ctx->hashed;
 }
 
 

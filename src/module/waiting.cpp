@@ -3,15 +3,21 @@
 namespace idempotency {
 
 /*
- * The requests of this worker that wait for one record.  Made by the first
- * that parks, freed when the last leaves.  Only the first in the queue asks
- * the store again, woken by the owner's end if that is in this worker and by
- * the timer else; what it learns decides about the rest.
+ * The requests of this worker that wait for one record: same name, same
+ * fingerprint, same location.  One of them at most asks the store, or runs;
+ * what it learns decides about the rest, so that a thousand waiters cost the
+ * store no more than one.  While the owner is in another worker or on another
+ * machine the first in the queue asks again now and then.
  */
-struct parked_key {
+struct shared_wait {
     ngx_queue_t link;
     ngx_queue_t waiters;
+    context *asker; /* asks the store, or runs */
     digest name;
+    digest fingerprint;
+    const location_conf *conf;
+    claim_answer last; /* the pending record as it was met */
+    bool met;          /* ... if it was */
     own_event poll;
     ngx_msec_t step;
 };
@@ -33,18 +39,20 @@ bucket_of(const digest &name)
 }
 
 
-parked_key *
-find_parked(const digest &name)
+shared_wait *
+find_wait(const context &ctx)
 {
-    ngx_queue_t *bucket = bucket_of(name);
+    ngx_queue_t *bucket = bucket_of(ctx.own.name);
 
     for (ngx_queue_t *q = ngx_queue_head(bucket);
          q != ngx_queue_sentinel(bucket); q = ngx_queue_next(q))
     {
-        auto *key = ngx_queue_data(q, parked_key, link);
+        auto *wait = ngx_queue_data(q, shared_wait, link);
 
-        if (key->name == name) {
-            return key;
+        if (wait->name == ctx.own.name && wait->fingerprint == ctx.fingerprint
+            && wait->conf == ctx.conf)
+        {
+            return wait;
         }
     }
 
@@ -71,80 +79,109 @@ wake(context &ctx)
 
 
 void
-wake_first(parked_key *key)
+wake_first(shared_wait *wait)
 {
-    wake(*waiter_of(ngx_queue_head(&key->waiters)));
+    if (wait->asker == nullptr && !ngx_queue_empty(&wait->waiters)) {
+        wake(*waiter_of(ngx_queue_head(&wait->waiters)));
+    }
 }
 
 
 void
 poll_store(ngx_event_t *event)
 {
-    wake_first(own_event::owner_of<parked_key>(event));
+    wake_first(own_event::owner_of<shared_wait>(event));
 }
 
 
-parked_key *
-make_parked(const digest &name)
+shared_wait *
+make_wait(const context &ctx)
 {
-    void *memory = ngx_alloc(sizeof(parked_key), ngx_cycle->log);
+    void *memory = ngx_alloc(sizeof(shared_wait), ngx_cycle->log);
 
     if (memory == nullptr) {
         return nullptr;
     }
 
-    auto *key = ::new (memory) parked_key{};
+    auto *wait = ::new (memory) shared_wait{};
 
-    key->name = name;
-    key->step = first_step;
-    key->poll.init(key, poll_store, ngx_cycle->log);
-    ngx_queue_init(&key->waiters);
-    ngx_queue_insert_tail(bucket_of(name), &key->link);
+    wait->name = ctx.own.name;
+    wait->fingerprint = ctx.fingerprint;
+    wait->conf = ctx.conf;
+    wait->step = first_step;
+    wait->last.result = claim_result::found;
+    wait->last.same_fingerprint = true;
+    wait->poll.init(wait, poll_store, ngx_cycle->log);
+    ngx_queue_init(&wait->waiters);
+    ngx_queue_insert_tail(bucket_of(wait->name), &wait->link);
 
-    return key;
+    return wait;
 }
 
 
-/* As long as anyone waits, the store is asked now and then. */
+/* As long as anyone waits and nobody asks, the store is asked now and then. */
 void
-go_on_polling(parked_key *key)
+go_on(shared_wait *wait)
 {
-    if (!key->poll.event.timer_set) {
-        ngx_add_timer(&key->poll.event,
-                      key->step
-                          + static_cast<ngx_msec_t>(ngx_random()) % key->step);
-    }
-}
-
-
-/* Out of the queue, to ask the store or to give up. */
-void
-take_out(context &ctx)
-{
-    parked_key *key = ctx.wait.key;
-
-    ngx_queue_remove(&ctx.wait.link.queue);
-    ctx.wait.key = nullptr;
-    ctx.wait.wake.stop();
-
-    if (!ngx_queue_empty(&key->waiters)) {
-        go_on_polling(key);
+    if (wait->asker != nullptr) {
         return;
     }
 
-    key->poll.stop();
-    ngx_queue_remove(&key->link);
-    ngx_free(key);
+    if (ngx_queue_empty(&wait->waiters)) {
+        wait->poll.stop();
+        ngx_queue_remove(&wait->link);
+        ngx_free(wait);
+        return;
+    }
+
+    if (!wait->poll.event.timer_set) {
+        ngx_add_timer(
+            &wait->poll.event,
+            wait->step + static_cast<ngx_msec_t>(ngx_random()) % wait->step);
+    }
 }
 
 
+bool
+is_asker(const context &ctx)
+{
+    return ctx.wait.key != nullptr && ctx.wait.key->asker == &ctx;
+}
+
+
+/* Out of the queue, or no more the one who asks. */
+shared_wait *
+take_out(context &ctx)
+{
+    shared_wait *wait = ctx.wait.key;
+
+    if (is_asker(ctx)) {
+        wait->asker = nullptr;
+
+    } else {
+        ngx_queue_remove(&ctx.wait.link.queue);
+    }
+
+    ctx.wait.key = nullptr;
+
+    return wait;
+}
+
+
+/* The first in the queue asks again, or has been told what it waited for. */
 void
-ask_again(ngx_event_t *event)
+woken(ngx_event_t *event)
 {
     auto *ctx = own_event::owner_of<context>(event);
 
-    take_out(*ctx);
-    ctx->at = stage::ready;
+    if (ctx->at == stage::parked) {
+        shared_wait *wait = take_out(*ctx);
+
+        wait->asker = ctx;
+        ctx->wait.key = wait;
+        ctx->at = stage::ready;
+    }
+
     resume(*ctx);
 }
 
@@ -156,12 +193,14 @@ give_up(ngx_event_t *event)
 
     ctx->wait.over = true;
 
-    if (ctx->wait.key == nullptr) {
+    if (ctx->at != stage::parked) {
         return;
     }
 
-    take_out(*ctx);
+    ctx->wait.wake.stop();
     ctx->at = stage::answered;
+
+    go_on(take_out(*ctx));
     resume(*ctx);
 }
 
@@ -173,7 +212,7 @@ start_waiting(context &ctx)
 
     ctx.wait.started = true;
     ctx.wait.link.waiter = &ctx;
-    ctx.wait.wake.init(&ctx, ask_again, log);
+    ctx.wait.wake.init(&ctx, woken, log);
     ctx.wait.deadline.init(&ctx, give_up, log);
     ngx_add_timer(&ctx.wait.deadline.event, ctx.conf->wait);
 }
@@ -198,6 +237,70 @@ watch_client(ngx_http_request_t *r)
     return true;
 }
 
+
+/*
+ * The asker's memory goes with its request, so a response that others are to
+ * get is copied once, and goes with the last of them.
+ */
+struct shared_response {
+    std::size_t users;
+
+    std::uint8_t *bytes()
+    {
+        return reinterpret_cast<std::uint8_t *>(this + 1);
+    }
+};
+
+
+shared_response *
+copy_response(const claim_answer &answer)
+{
+    auto *copy = static_cast<shared_response *>(ngx_alloc(
+        sizeof(shared_response) + answer.response.size(), ngx_cycle->log));
+
+    if (copy != nullptr) {
+        copy->users = 1;
+        ngx_memcpy(copy->bytes(), answer.response.data(),
+                   answer.response.size());
+    }
+
+    return copy;
+}
+
+
+void
+drop_response(void *data)
+{
+    auto *copy = static_cast<shared_response *>(data);
+
+    if (copy != nullptr && --copy->users == 0) {
+        ngx_free(copy);
+    }
+}
+
+
+void
+tell(context &ctx, const claim_answer &answer, shared_response *copy)
+{
+    ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(ctx.request->pool, 0);
+
+    ctx.answer = answer;
+    ctx.at = stage::answered;
+
+    if (cleanup != nullptr && copy != nullptr) {
+        copy->users++;
+        cleanup->handler = drop_response;
+        cleanup->data = copy;
+        ctx.answer.response = {copy->bytes(), answer.response.size()};
+
+    } else if (!answer.response.empty()) {
+        ctx.answer.result = claim_result::unreadable;
+        ctx.answer.response = {};
+    }
+
+    wake(ctx);
+}
+
 }
 
 
@@ -211,96 +314,172 @@ init_waiting()
 
 
 /*
- * False: it cannot wait, or has waited long enough.  Who has asked the store
- * in vain goes back to the head of the queue, and the next question comes
- * later than the last.
+ * Before a request claims: true if another one of this worker does so, or
+ * runs, for the same key.  Then it waits for what that one learns.
  */
 bool
-park(context &ctx)
+join(context &ctx)
 {
-    bool again = ctx.wait.started;
-
-    if (ctx.wait.over || !watch_client(ctx.request)) {
+    if (ctx.conf->wait == 0 || ctx.conf->dry_run || ctx.wait.started) {
         return false;
     }
 
-    parked_key *key = find_parked(ctx.own.name);
+    shared_wait *wait = find_wait(ctx);
 
-    if (key == nullptr) {
-        key = make_parked(ctx.own.name);
+    if (wait == nullptr) {
+        wait = make_wait(ctx);
 
-        if (key == nullptr) {
-            return false;
+        if (wait != nullptr) {
+            wait->asker = &ctx;
+            ctx.wait.key = wait;
         }
+
+        return false;
     }
 
-    if (!again) {
-        start_waiting(ctx);
-        ngx_queue_insert_tail(&key->waiters, &ctx.wait.link.queue);
-
-    } else {
-        ngx_queue_insert_head(&key->waiters, &ctx.wait.link.queue);
-        key->step = ngx_min(ctx.wait.step * 2, longest_step);
+    if (!watch_client(ctx.request)) {
+        return false;
     }
 
-    ctx.wait.key = key;
-    ctx.wait.step = key->step;
+    start_waiting(ctx);
+    ctx.answer = wait->last;
+    ctx.wait.key = wait;
     ctx.at = stage::parked;
-
-    go_on_polling(key);
+    ngx_queue_insert_tail(&wait->waiters, &ctx.wait.link.queue);
 
     return true;
 }
 
 
-/* It waits no more; if it was about to ask the store, the next one does. */
+/* For one that has asked in vain: what was known before it asked. */
+bool
+was_pending(context &ctx)
+{
+    if (!is_asker(ctx) || !ctx.wait.key->met) {
+        return false;
+    }
+
+    ctx.answer = ctx.wait.key->last;
+
+    return true;
+}
+
+
+/*
+ * The record is pending.  False: this one cannot wait, or has waited long
+ * enough.  Who has asked the store in vain goes back to the head of the queue,
+ * and the next question comes later than the last.
+ */
+bool
+park(context &ctx)
+{
+    if (!is_asker(ctx) || ctx.wait.over || !watch_client(ctx.request)) {
+        return false;
+    }
+
+    shared_wait *wait = ctx.wait.key;
+
+    if (!ctx.wait.started) {
+        start_waiting(ctx);
+
+    } else {
+        wait->step = ngx_min(wait->step * 2, longest_step);
+    }
+
+    wait->last = ctx.answer;
+    wait->met = true;
+    wait->asker = nullptr;
+    ctx.at = stage::parked;
+    ngx_queue_insert_head(&wait->waiters, &ctx.wait.link.queue);
+
+    go_on(wait);
+
+    return true;
+}
+
+
+/*
+ * It waits no more.  If it was to ask the store, or has run, the next one
+ * does not have to wait for the timer.
+ */
 void
 leave(context &ctx)
 {
-    if (!ctx.wait.started) {
-        return;
+    if (ctx.wait.started) {
+        ctx.wait.deadline.stop();
     }
-
-    ctx.wait.deadline.stop();
 
     if (ctx.wait.key == nullptr) {
+
+        /* It was told, and dies before it could hear. */
+        if (ctx.wait.started) {
+            ctx.wait.wake.stop();
+        }
+
         return;
     }
 
-    bool woken = ctx.wait.wake.event.posted;
+    bool next = is_asker(ctx);
 
-    take_out(ctx);
-
-    if (woken) {
-        wake_one(ctx.own.name);
+    if (!next) {
+        next = ctx.wait.wake.event.posted;
+        ctx.wait.wake.stop();
     }
+
+    shared_wait *wait = take_out(ctx);
+
+    if (next) {
+        wake_first(wait);
+    }
+
+    go_on(wait);
 }
 
 
+/* All who wait get the answer that this one got. */
 void
-wake_one(const digest &name)
+share_answer(context &ctx)
 {
-    parked_key *key = find_parked(name);
-
-    if (key != nullptr) {
-        wake_first(key);
-    }
-}
-
-
-void
-wake_all(const digest &name)
-{
-    parked_key *key = find_parked(name);
-
-    if (key == nullptr) {
+    if (!is_asker(ctx)) {
         return;
     }
 
-    for (ngx_queue_t *q = ngx_queue_head(&key->waiters);
-         q != ngx_queue_sentinel(&key->waiters); q = ngx_queue_next(q))
+    shared_wait *wait = take_out(ctx);
+    shared_response *copy = nullptr;
+
+    if (!ngx_queue_empty(&wait->waiters) && !ctx.answer.response.empty()) {
+        copy = copy_response(ctx.answer);
+    }
+
+    while (!ngx_queue_empty(&wait->waiters)) {
+        context *other = waiter_of(ngx_queue_head(&wait->waiters));
+
+        take_out(*other);
+        other->wait.deadline.stop();
+        tell(*other, ctx.answer, copy);
+    }
+
+    drop_response(copy);
+    go_on(wait);
+}
+
+
+/* The run of this key is over: whoever waits for it may ask. */
+void
+wake_one(context &ctx)
+{
+    ngx_queue_t *bucket = bucket_of(ctx.own.name);
+
+    leave(ctx);
+
+    for (ngx_queue_t *q = ngx_queue_head(bucket);
+         q != ngx_queue_sentinel(bucket); q = ngx_queue_next(q))
     {
-        wake(*waiter_of(q));
+        auto *wait = ngx_queue_data(q, shared_wait, link);
+
+        if (wait->name == ctx.own.name) {
+            wake_first(wait);
+        }
     }
 }
 

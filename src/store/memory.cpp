@@ -27,14 +27,20 @@ public:
 
     void claim_record(const claim &what, claim_waiter &waiter) override;
     void complete(const ownership &whose, const completion &how,
-                  settle_waiter &waiter) override;
-    void release(const ownership &whose, settle_waiter &waiter) override;
+                  settle_waiter *waiter) override;
+    void release(const ownership &whose, settle_waiter *waiter) override;
     void hold(const ownership &whose, std::uint64_t keep,
-              settle_waiter &waiter) override;
+              settle_waiter *waiter) override;
     void renew(const ownership &whose, settle_waiter &waiter) override;
 
+    /* Every answer comes inside the call. */
+    void forget(claim_waiter &) override {}
+    void forget(settle_waiter &) override {}
+
+    void start() override;
+    void stop() override { sweeper_.stop(); }
+
     ngx_int_t init_zone(memory_store *old);
-    void start_sweeping(ngx_log_t *log);
 
 private:
     friend class lock;
@@ -52,6 +58,15 @@ private:
     bool said_refusing_ = false;
     bool said_dropping_ = false;
 };
+
+
+void
+answer(settle_waiter *waiter, settle_result result)
+{
+    if (waiter != nullptr) {
+        waiter->settled(*waiter, result);
+    }
+}
 
 
 std::uint64_t
@@ -135,7 +150,7 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
         std::uint8_t *bytes = waiter.room(waiter, answer.response_size);
 
         if (bytes == nullptr) {
-            answer.result = claim_result::unavailable;
+            answer.result = claim_result::unreadable;
             break;
         }
 
@@ -152,7 +167,7 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
 
 void
 memory_store::complete(const ownership &whose, const completion &how,
-                       settle_waiter &waiter)
+                       settle_waiter *waiter)
 {
     settle_result result;
 
@@ -165,12 +180,12 @@ memory_store::complete(const ownership &whose, const completion &how,
         say_full(said_dropping_, "responses are not kept");
     }
 
-    waiter.settled(waiter, result);
+    answer(waiter, result);
 }
 
 
 void
-memory_store::release(const ownership &whose, settle_waiter &waiter)
+memory_store::release(const ownership &whose, settle_waiter *waiter)
 {
     settle_result result;
 
@@ -179,13 +194,13 @@ memory_store::release(const ownership &whose, settle_waiter &waiter)
         result = locked->release(whose, now());
     }
 
-    waiter.settled(waiter, result);
+    answer(waiter, result);
 }
 
 
 void
 memory_store::hold(const ownership &whose, std::uint64_t keep,
-                   settle_waiter &waiter)
+                   settle_waiter *waiter)
 {
     settle_result result;
 
@@ -194,7 +209,7 @@ memory_store::hold(const ownership &whose, std::uint64_t keep,
         result = locked->hold(whose, keep, now());
     }
 
-    waiter.settled(waiter, result);
+    answer(waiter, result);
 }
 
 
@@ -258,9 +273,9 @@ memory_store::sweep(ngx_event_t *event)
 
 
 void
-memory_store::start_sweeping(ngx_log_t *log)
+memory_store::start()
 {
-    sweeper_.init(this, sweep, log);
+    sweeper_.init(this, sweep, ngx_cycle->log);
     sweeper_.event.cancelable = 1;
     ngx_add_timer(&sweeper_.event, sweep_interval);
 }
@@ -396,15 +411,5 @@ make_memory_store(ngx_conf_t *cf, const ngx_str_t &name, std::size_t size)
     return made;
 }
 
-
-void
-start_sweeping(ngx_cycle_t *cycle)
-{
-    each<ngx_shm_zone_t>(cycle->shared_memory, [&](ngx_shm_zone_t &shm) {
-        if (shm.tag == &ngx_http_idempotency_module) {
-            static_cast<memory_store *>(shm.data)->start_sweeping(cycle->log);
-        }
-    });
-}
 
 }

@@ -9,7 +9,4 @@ namespace idempotency {
 store *make_memory_store(ngx_conf_t *cf, const ngx_str_t &name,
                          std::size_t size);
 
-/* The periodic work of all memory stores of a worker. */
-void start_sweeping(ngx_cycle_t *cycle);
-
 }

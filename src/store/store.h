@@ -20,6 +20,7 @@ struct claim {
     std::uint64_t lease; /* milliseconds without a renewal */
     std::uint64_t keep;  /* how long the record outlives its lease */
     bool take_over;      /* an unknown outcome may be run again */
+    bool again = false;  /* it met a pending record just now */
 };
 
 
@@ -27,6 +28,7 @@ enum class claim_result : std::uint8_t {
     claimed,
     found,
     unavailable,
+    unreadable, /* there is a record, but not to be told from */
 };
 
 
@@ -58,6 +60,7 @@ using pieces = std::span<const std::span<const std::uint8_t>>;
 struct ownership {
     digest name;
     token owner;
+    std::uint64_t lease = 0; /* milliseconds */
 };
 
 
@@ -83,12 +86,14 @@ struct claim_waiter {
     void *owner;
     void (*answered)(claim_waiter &, const claim_answer &);
     std::uint8_t *(*room)(claim_waiter &, std::size_t size);
+    struct operation *under_way = nullptr; /* the store's own */
 };
 
 
 struct settle_waiter {
     void *owner;
     void (*settled)(settle_waiter &, settle_result);
+    struct operation *under_way = nullptr;
 };
 
 
@@ -96,18 +101,30 @@ struct settle_waiter {
  * Who remembers.  Made while the configuration is read, lives as long as it
  * does.  claim() alone decides who runs; everything after it is fenced: it
  * takes effect only while the token owns the record.  All five answer by
- * callback, at once or later.  The bytes of a completion are the caller's and
- * stay until the answer.
+ * callback, at once or later; a settlement without a waiter is seen to by the
+ * store alone.  The bytes of a completion are the caller's and stay until the
+ * answer, or until the waiter is forgotten.
  */
 class store {
 public:
     virtual void claim_record(const claim &what, claim_waiter &waiter) = 0;
     virtual void complete(const ownership &whose, const completion &how,
-                          settle_waiter &waiter) = 0;
-    virtual void release(const ownership &whose, settle_waiter &waiter) = 0;
+                          settle_waiter *waiter) = 0;
+    virtual void release(const ownership &whose, settle_waiter *waiter) = 0;
     virtual void hold(const ownership &whose, std::uint64_t keep,
-                      settle_waiter &waiter) = 0;
+                      settle_waiter *waiter) = 0;
     virtual void renew(const ownership &whose, settle_waiter &waiter) = 0;
+
+    /*
+     * The waiter is about to go.  A claim that nobody waits for is given
+     * back; a settlement goes on.
+     */
+    virtual void forget(claim_waiter &waiter) = 0;
+    virtual void forget(settle_waiter &waiter) = 0;
+
+    /* In each worker, when it begins and when it ends. */
+    virtual void start() = 0;
+    virtual void stop() = 0;
 
 protected:
     ~store() = default;

@@ -860,6 +860,29 @@ TEST_CASE("outcome: an interim status tells nothing", "[outcome]")
 }
 
 
+TEST_CASE("outcome: nothing is released whose first run is unknown",
+          "[outcome]")
+{
+    evidence seen;
+    seen.again = true;
+
+    CHECK(decide(seen, {}, {}).end == ending::unknown);
+    CHECK(decide(seen, {}, {}).ttl == default_ttl);
+
+    seen.sent = true;
+    seen.complete = true;
+    seen.status = 500;
+    CHECK(decide(seen, {}, {}).end == ending::unknown);
+
+    app_word word;
+    word.release = true;
+    CHECK(decide(seen, word, {}).end == ending::released);
+
+    seen.status = 200;
+    CHECK(decide(seen, {}, {}).end == ending::completed);
+}
+
+
 TEST_CASE("outcome: a JSON-RPC error releases, if its status tells",
           "[outcome]")
 {
