@@ -14,12 +14,17 @@ cd "$ROOT"
 NGINX=${NGINX:-/usr/sbin/nginx}
 NGINX_SRC=${NGINX_SRC:-/usr/share/nginx/src}
 
+# The server too, as with Redis.
+VALKEY=$BUILD/valkey/usr/bin/valkey-check-rdb
+VALKEY_TESTS=(t/090-lease.t t/110-redis-basics.t)
+
 # shellcheck disable=SC2034 # by name, in deps()
-DEPS_build=(g++ make nginx nginx-dev libssl-dev libsimdjson-dev)
+DEPS_build=(g++ make nginx nginx-dev libssl-dev libsimdjson-dev libhiredis-dev)
 DEPS_run=(perl curl)
-# From libtest-base-perl on: what Test::Nginx needs.
+# From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the server
+# too: redis-server would only add a service that starts by itself.
 DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-lua
-    libnginx-mod-http-ndk perl procps libtest-base-perl
+    libnginx-mod-http-ndk openssl perl procps redis-tools libtest-base-perl
     libtest-longstring-perl libtext-diff-perl libwww-perl libhttp-message-perl
     liburi-perl libipc-run-perl liblist-moreutils-perl)
 DEPS_asan=(dpkg-dev libpcre2-dev zlib1g-dev)
@@ -215,6 +220,27 @@ get_test_nginx()
 }
 
 
+# Valkey is younger than Debian 12 as well.  Only its program is needed, not
+# its service.
+get_valkey()
+{
+    local dir=$BUILD/valkey codename
+
+    if [[ -x $VALKEY ]]; then
+        return
+    fi
+
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    say "getting Valkey from $codename-backports"
+
+    write_sources backports deb "$codename-backports"
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (cd "$dir" && private_apt backports download valkey-tools) \
+        && dpkg -x "$dir"/valkey-tools_*.deb "$dir"
+}
+
+
 get_nginx_source()
 {
     local dir=$BUILD/asan/source version
@@ -373,8 +399,11 @@ test_command()
 
     if [[ $asan ]]; then
         prove_asan "$@"
+    elif [[ $* || ${TEST_IDEMPOTENCY_STORE:-} ]]; then
+        prove_stores "$@"
     else
-        run_prove "$@"
+        prove_stores
+        prove_valkey
     fi
 }
 
@@ -383,6 +412,34 @@ build_unit()
 {
     say "building the unit tests"
     make -s -C t/unit -j "$(nproc)" OUT="$BUILD/unit"
+}
+
+
+# The same files on every store: those that are about one skip themselves on
+# the others.  TEST_IDEMPOTENCY_STORE in the environment names the only one.
+prove_stores()
+{
+    local status=0 store
+
+    for store in ${TEST_IDEMPOTENCY_STORE:-memory redis}; do
+        say "prove, store $store"
+        TEST_IDEMPOTENCY_STORE=$store run_prove "$@" || status=$?
+    done
+
+    return "$status"
+}
+
+
+# Valkey answers as Redis does, so only what leans on its scripts and clock.
+prove_valkey()
+{
+    if locked get_valkey; then
+        say "prove, store redis on Valkey"
+        TEST_IDEMPOTENCY_STORE=redis TEST_REDIS_BINARY=$VALKEY \
+            run_prove "${VALKEY_TESTS[@]}"
+    else
+        say "SKIPPED: the tests on Valkey, which could not be had"
+    fi
 }
 
 
@@ -396,7 +453,6 @@ run_prove()
         fi
     done
 
-    say "prove"
     prove -j2 "$@" "${files[@]}"
 }
 
@@ -415,7 +471,7 @@ prove_asan()
     export UBSAN_OPTIONS=print_stacktrace=1,log_path=$reports/report
     export LSAN_OPTIONS=print_suppressions=0,suppressions=$ROOT/t/lib/lsan.supp
 
-    run_prove "$@" || status=$?
+    prove_stores "$@" || status=$?
 
     for report in "$reports"/*; do
         if [[ -f $report ]] && ! only_leak_of_main "$report"; then

@@ -7,6 +7,10 @@ use warnings;
 
 use Test::More;
 
+use Store;
+
+memory_only('needs no store');
+
 my $unit = $ENV{TEST_UNIT_BINARY};
 
 plan skip_all => 'TEST_UNIT_BINARY is not set' if !$unit;

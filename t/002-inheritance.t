@@ -14,6 +14,8 @@ use lib 't/lib';
 use Ledger;
 use Nginx;
 
+memory_only('about the configuration');
+
 my $PASS = 'proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;';
 
 sub levels ($http, $server, $location) {

@@ -1,5 +1,8 @@
 use v5.36;
 use Test::More;
+use Store;
+
+memory_only('needs no store');
 
 # nginx loads modules into one global scope, where any other name of ours could
 # be bound to, or take the place of, a name of another module.

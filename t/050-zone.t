@@ -17,6 +17,8 @@ use Ledger;
 use Nginx;
 use Keyed;
 
+memory_only('about the memory store');
+
 sub server ($port, $lines) {
     return <<"CONF";
 server {

@@ -66,11 +66,12 @@ sub params ($kind) {
 }
 
 my %PART = (
+    STORE     => on_redis() ? '' : 'idempotency_store default memory:256m;',
     LOCATIONS => locations(),
     PARAMS    => join("\n", map { params($_) } qw(fastcgi scgi uwsgi)),
 );
-my $ng = Nginx->start(http => <<'CONF' =~ s/^ *(LOCATIONS|PARAMS)$/$PART{$1}/gmr);
-idempotency_store s memory:256m;
+my $ng = Nginx->start(http => <<'CONF' =~ s/^ *(STORE|LOCATIONS|PARAMS)$/$PART{$1}/gmr);
+STORE
 idempotency_scope none;
 idempotency_wait 15s;
 idempotency_max_response 8m;
@@ -82,7 +83,7 @@ map $host $app_port { default $TEST_NGINX_UPSTREAM_PORT; }
 server {
     listen 127.0.0.1:%%PORT%% sndbuf=8k;
     listen 127.0.0.1:%%PORT2%% http2 sndbuf=8k;
-    idempotency s;
+    idempotency on;
     proxy_http_version 1.1;
     proxy_set_header Connection '';
     LOCATIONS

@@ -59,6 +59,11 @@ setter set_store;
 setter set_idempotency;
 char *define_stores(ngx_conf_t *cf, main_conf *main);
 
+/* redis_stores.cpp */
+bool is_redis(const ngx_str_t &url);
+store *open_redis_store(ngx_conf_t *cf, const ngx_str_t &name,
+                        const ngx_str_t &url, std::span<ngx_str_t> parameters);
+
 /* key_directives.cpp */
 setter set_scope;
 setter set_key;

@@ -5,6 +5,7 @@ namespace idempotency {
 
 namespace {
 
+constexpr std::string_view memory_scheme = "memory:";
 constexpr std::size_t default_zone = 64 * 1024 * 1024;
 
 
@@ -48,21 +49,19 @@ is_store_name(std::string_view name)
 
 
 store *
-open_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url)
+open_memory_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
+                  std::span<ngx_str_t> parameters)
 {
-    constexpr std::string_view scheme = "memory:";
+    ngx_str_t text = str(view(url).substr(memory_scheme.size()));
+    off_t size = ngx_parse_offset(&text);
 
-    if (!view(url).starts_with(scheme)) {
+    if (!parameters.empty()) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "unknown store \"%V\" in \"idempotency_store\" "
-                           "directive, write \"memory:SIZE\", e.g. "
-                           "\"memory:64m\"",
-                           &url);
+                           "unknown parameter \"%V\" of idempotency store "
+                           "\"%V\", a memory store has none",
+                           &parameters[0], &name);
         return nullptr;
     }
-
-    ngx_str_t text = str(view(url).substr(scheme.size()));
-    off_t size = ngx_parse_offset(&text);
 
     if (size == NGX_ERROR || size < static_cast<off_t>(8 * ngx_pagesize)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -74,6 +73,31 @@ open_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url)
     }
 
     return make_memory_store(cf, name, static_cast<std::size_t>(size));
+}
+
+
+store *
+open_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
+           std::span<ngx_str_t> parameters)
+{
+    if (view(url).starts_with(memory_scheme)) {
+        return open_memory_store(cf, name, url, parameters);
+    }
+
+    if (is_redis(url)) {
+        return open_redis_store(cf, name, url, parameters);
+    }
+
+    /* What follows the scheme may hold a password. */
+    ngx_str_t scheme = str(view(url).substr(0, view(url).find(':')));
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "unknown store \"%V:\" in \"idempotency_store\" "
+                       "directive, write e.g. \"memory:64m\", "
+                       "\"redis://127.0.0.1:6379\", \"rediss://host\" or "
+                       "\"redis+unix:/run/redis.sock\"",
+                       &scheme);
+    return nullptr;
 }
 
 }
@@ -94,14 +118,6 @@ set_store(ngx_conf_t *cf, ngx_command_t *, void *)
         return failed;
     }
 
-    if (values.size() > 2) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "unknown parameter \"%V\" of idempotency store "
-                           "\"%V\", a memory store has none",
-                           &values[2], &name);
-        return failed;
-    }
-
     named_store *named = find_store(cf, name);
 
     if (named == nullptr) {
@@ -115,7 +131,7 @@ set_store(ngx_conf_t *cf, ngx_command_t *, void *)
         return failed;
     }
 
-    named->backend = open_store(cf, name, values[1]);
+    named->backend = open_store(cf, name, values[1], values.subspan(2));
 
     return named->backend != nullptr ? NGX_CONF_OK : failed;
 }

@@ -32,6 +32,7 @@ use Time::HiRes qw(sleep time);
 
 use lib dirname(abs_path(__FILE__));
 use FreePorts qw(free_ports);
+use Store ();
 
 our @ISA    = ('Exporter');
 our @EXPORT = qw(ledger_count ledger_lines ledger_reset upstream_port
@@ -147,8 +148,15 @@ my $joined;
 sub join_test_nginx {
     return if $joined || !$INC{'Test/Nginx/Util.pm'};
     $joined = 1;
-    Test::Nginx::Util::add_block_preprocessor(sub { ledger_reset() });
+    Test::Nginx::Util::add_block_preprocessor(\&prepare_block);
     Test::Nginx::Util::add_test_cleanup_handler(\&check_executions);
+}
+
+sub prepare_block ($block) {
+    ledger_reset();
+    my $http = $block->http_config // '';
+    my $store = Store::default_line($http, Store::new_prefix());
+    $block->set_value(http_config => "$http\n$store") if $store;
 }
 
 sub check_executions ($block) {

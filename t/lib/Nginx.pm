@@ -29,8 +29,10 @@ use Time::HiRes qw(sleep time);
 use lib dirname(abs_path(__FILE__));
 use FreePorts qw(free_ports);
 use Http1 qw(request send_request parallel collect);
+use Store;
 
-our @EXPORT = qw(request send_request parallel collect wait_until);
+our @EXPORT = qw(request send_request parallel collect wait_until memory_only
+    redis_only on_redis);
 
 my $owner = $$;
 my %running;
@@ -66,7 +68,8 @@ sub start ($class, %opt) {
         last if $self->error_log !~ /bind\(\) .* failed \(98/;
         # Somebody else took a port that was free a moment ago.
         $self->{ports} = {};
-        unlink $self->path('error.log');
+        unlink map { $self->path($_) } 'error.log', 'stderr';
+        unlink glob $self->path('sanitizer*');
     }
     die 'nginx does not start: ' . $self->error_log . $self->read('stderr');
 }
@@ -76,7 +79,8 @@ sub prepare ($class, %opt) {
         CLEANUP => !$ENV{TEST_NGINX_NO_CLEAN});
     # Workers may run as another user.
     chmod 0755, "$dir";
-    return bless { workers => 1, http => '', %opt, dir => $dir, ports => {} }, $class;
+    return bless { workers => 1, http => '', prefix => Store::new_prefix(), %opt,
+        dir => $dir, ports => {} }, $class;
 }
 
 # Also starts again, on the same ports and files, what was stopped.
@@ -254,7 +258,7 @@ sub conf ($self) {
         'events {', 'worker_connections 4096;', $self->{events} // '', '}',
         'http {', 'access_log %%DIR%%/access.log;', 'default_type text/plain;',
         (map {"${_}_temp_path %%DIR%%/$_;"} qw(client_body proxy fastcgi scgi uwsgi)),
-        $self->{http}, '}');
+        Store::default_line($self->{http}, $self->{prefix}), $self->{http}, '}');
 }
 
 # Beyond the hard limit nginx would log an alert.

@@ -1,0 +1,157 @@
+#include "store/redis_url.h"
+
+#include <algorithm>
+
+namespace idempotency {
+
+namespace {
+
+constexpr std::string_view plain = "redis://";
+constexpr std::string_view tls = "rediss://";
+constexpr std::string_view socket = "redis+unix:";
+
+
+/* As Redis reads it: a small number. */
+bool
+is_db(std::string_view text)
+{
+    return !text.empty() && text.size() <= 5
+           && std::all_of(text.begin(), text.end(),
+                          [](char c) { return c >= '0' && c <= '9'; });
+}
+
+
+bool
+is_hex(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')
+           || (c >= 'A' && c <= 'F');
+}
+
+
+bool
+is_escaped(std::string_view text)
+{
+    for (std::size_t i = 0; i < text.size(); i++) {
+        if (text[i] == '%'
+            && (text.size() - i < 3 || !is_hex(text[i + 1])
+                || !is_hex(text[i + 2])))
+        {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+
+const char *
+parse_socket(std::string_view rest, redis_url &url)
+{
+    constexpr std::string_view db = "?db=";
+    std::size_t question = rest.find('?');
+
+    url.path = rest.substr(0, question);
+
+    if (!url.path.starts_with('/') || url.path.size() == 1) {
+        return "the path of the socket must be absolute, write e.g. "
+               "\"redis+unix:/run/redis.sock\"";
+    }
+
+    if (question == std::string_view::npos) {
+        return nullptr;
+    }
+
+    rest.remove_prefix(question);
+
+    if (!rest.starts_with(db) || !is_db(rest.substr(db.size()))) {
+        return "only \"?db=NUMBER\" may follow the path of the socket";
+    }
+
+    url.db = rest.substr(db.size());
+    return nullptr;
+}
+
+
+const char *
+parse_credentials(std::string_view text, redis_url &url)
+{
+    std::size_t colon = text.find(':');
+
+    if (colon == std::string_view::npos) {
+        return "before \"@\" write \"user:password\" or \":password\"";
+    }
+
+    if (!is_escaped(text)) {
+        return "\"%\" must be followed by two hexadecimal digits";
+    }
+
+    url.user = text.substr(0, colon);
+    url.password = text.substr(colon + 1);
+
+    if (url.password.empty()) {
+        return "the password is empty";
+    }
+
+    return nullptr;
+}
+
+
+const char *
+parse_server(std::string_view rest, redis_url &url)
+{
+    std::size_t at = rest.rfind('@');
+
+    if (at != std::string_view::npos) {
+        const char *wrong = parse_credentials(rest.substr(0, at), url);
+
+        if (wrong != nullptr) {
+            return wrong;
+        }
+
+        rest.remove_prefix(at + 1);
+    }
+
+    std::size_t slash = rest.find('/');
+
+    url.host = rest.substr(0, slash);
+
+    if (url.host.empty()) {
+        return "there is no host in it";
+    }
+
+    if (slash == std::string_view::npos || slash + 1 == rest.size()) {
+        return nullptr;
+    }
+
+    url.db = rest.substr(slash + 1);
+
+    return is_db(url.db) ? nullptr
+                         : "the number of a database follows the host, write "
+                           "e.g. \"redis://127.0.0.1:6379/0\"";
+}
+
+}
+
+
+bool
+is_redis_url(std::string_view text)
+{
+    return text.starts_with(plain) || text.starts_with(tls)
+           || text.starts_with(socket);
+}
+
+
+const char *
+parse_redis_url(std::string_view text, redis_url &url)
+{
+    if (text.starts_with(socket)) {
+        return parse_socket(text.substr(socket.size()), url);
+    }
+
+    url.tls = text.starts_with(tls);
+
+    return parse_server(text.substr(url.tls ? tls.size() : plain.size()), url);
+}
+
+}

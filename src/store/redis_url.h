@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string_view>
+
+namespace idempotency {
+
+/* What is written in the address of a Redis store, still percent-encoded. */
+struct redis_url {
+    bool tls = false;
+    std::string_view user;
+    std::string_view password;
+    std::string_view host; /* and port; empty: a socket */
+    std::string_view path; /* of that socket */
+    std::string_view db = "0";
+};
+
+
+bool is_redis_url(std::string_view text);
+
+/* Null if it is well-formed, else what is wrong with it. */
+const char *parse_redis_url(std::string_view text, redis_url &url);
+
+}

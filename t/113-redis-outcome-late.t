@@ -1,0 +1,278 @@
+#!/usr/bin/env perl
+
+# Redis is away when a run ends: its client is answered all the same, and its
+# outcome is stored as soon as that is possible.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Ledger;
+use Nginx;
+use Keyed;
+use OnRedis;
+use RedisServer;
+use TcpProxy;
+
+redis_only();
+
+my $PARAMS = 'timeout=300ms connect_timeout=500ms';
+
+# A Redis behind a proxy, an nginx that uses it, and a second one that looks on.
+sub start_all (%opt) {
+    my $redis = RedisServer->start;
+    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my $lines = $opt{lines} // 'idempotency_lease 20s;';
+    my ($ng) = on_redis_nginx($proxy->url, %opt, params => $PARAMS, lines => $lines);
+    my $other = on_redis_nginx($redis->url, lines => $lines);
+    return ($ng, $other, $redis, $proxy);
+}
+
+# A run that waits for its gate.
+sub start_run ($ng, $key, %opt) {
+    my $gate = Keyed::Gate->new;
+    my $conn = send_post($ng->port, $key, uri => $opt{uri} // '/x',
+        behaviour => join '&', $gate->closed, $opt{behaviour} // ());
+    begun($key) or die "$key does not run\n";
+    return ($gate, $conn);
+}
+
+sub answered ($conn, $wanted) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my $answer = $conn->response;
+    like(said($answer), $wanted, 'the client is answered');
+    return $answer;
+}
+
+my $WARNED = qr/\[(?:warn|error)\].*idempotency: /;
+
+# ---- stored later ---------------------------------------------------------
+
+for my $case (
+    ['cut off',     sub ($redis, $proxy) { $proxy->mode('stall') }],
+    ['mute',        sub ($redis, $proxy) { $proxy->mode('mute') }],
+    ['frozen',      sub ($redis, $proxy) { $redis->freeze }],
+    ['not there',   sub ($redis, $proxy) { $proxy->mode('refuse') }],
+    )
+{
+    my ($name, $break) = @$case;
+    for my $uri ('/x', $name eq 'cut off' ? '/open' : ()) {
+        subtest "an outcome that met a Redis $name is stored when it is back ($uri)" => sub {
+            my ($ng, $other, $redis, $proxy) = start_all();
+            my $key = "$name$uri" =~ s/ /-/gr;
+            my ($gate, $conn) = start_run($ng, $key, uri => $uri);
+            $break->($redis, $proxy);
+            my $opened = time;
+            $gate->open;
+            my $first = said(answered($conn, qr/^201 #\d+$/));
+            cmp_ok(time - $opened, '<', 3, 'after the timeout at the latest');
+            # For the attempts to begin.
+            sleep 0.5;
+            $proxy->mode('pass');
+            $redis->thaw;
+            is(wait_said("$first replayed", sub { post($other->port, $key, uri => $uri) }, 12),
+                "$first replayed", 'soon it is stored, for every nginx');
+            is(said(post($ng->port, $key, uri => $uri)), "$first replayed", 'its own too');
+            is(ledger_count(key => $key), 1, 'executed once');
+            finish($_) for $ng, $other;
+        };
+    }
+}
+
+subtest 'a failure frees its key later, well before its lease ends' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all();
+    my ($gate, $conn) = start_run($ng, 'freed', behaviour => 'status=500');
+    $proxy->mode('refuse');
+    $gate->open;
+    answered($conn, qr/^500/);
+    sleep 0.3;
+    $proxy->mode('pass');
+    my $retry = '';
+    wait_until(sub { ($retry = said(post($other->port, 'freed'))) =~ /^201/ }, 12, 'the key');
+    like($retry, qr/^201 #\d+$/, 'a retry runs');
+    is_deeply([attempts_of('freed')], [1, 1], 'as a first attempt');
+    finish($_) for $ng, $other;
+};
+
+subtest 'an unknown outcome is known as such later, well before its lease ends' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all();
+    my ($gate, $conn) = start_run($ng, 'unknown', behaviour => 'die=before');
+    $proxy->mode('refuse');
+    $gate->open;
+    answered($conn, qr/^502/);
+    sleep 0.3;
+    $proxy->mode('pass');
+    is(wait_said('409 outcome_unknown', sub { post($other->port, 'unknown') }, 12),
+        '409 outcome_unknown', 'a retry is told');
+    is(ledger_count(key => 'unknown'), 1, 'executed once');
+    finish($_) for $ng, $other;
+};
+
+subtest 'many outcomes of one outage are all stored, of any size' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all();
+    my @keys = map {"many-$_"} 1 .. 40;
+    my $gate = Keyed::Gate->new;
+    my @conns = map {
+        send_post($ng->port, $keys[$_],
+            behaviour => $gate->closed . '&size=' . ($_ % 4 ? $_ * 100 : 200_000));
+    } 0 .. $#keys;
+    begun($_) for @keys;
+    $proxy->mode('stall');
+    $gate->open;
+    my @first = collect(\@conns, 20);
+    is(scalar(grep { said($_) =~ /^201 #\d+$/ } @first), 40, 'all clients are answered');
+    $proxy->mode('pass');
+    is_back($ng);
+    wait_until(sub { said(post($other->port, $_)) =~ /replayed/ }, 10, $_) for @keys;
+    my @retries = map { post($other->port, $_) } @keys;
+    is_deeply([map { said($_) } @retries], [map { said($_) . ' replayed' } @first], 'all are stored');
+    ok(!(grep { $retries[$_]{body} ne $first[$_]{body} } 0 .. $#keys), 'byte by byte');
+    is(scalar(grep { ledger_count(key => $_) != 1 } @keys), 0, 'each executed once');
+    my ($line) = lines_in($ng, qr/\[notice\].*available again/);
+    like($line // '', qr/available again.*\b40\b/, 'the log counts them');
+    finish($_) for $ng, $other;
+};
+
+subtest 'Redis dies between a claim and its end, and has what it had when it is back' => sub {
+    my $redis = RedisServer->start(aof => 'always');
+    my $ng = on_redis_nginx($redis->url, params => $PARAMS);
+    my ($gate, $conn) = start_run($ng, 'aof');
+    $redis->kill;
+    $gate->open;
+    my $first = said(answered($conn, qr/^201 #\d+$/));
+    $redis->launch;
+    is(wait_said("$first replayed", sub { post($ng->port, 'aof') }, 12), "$first replayed", 'stored');
+    is(ledger_count(key => 'aof'), 1, 'executed once');
+    finish($ng);
+};
+
+# ---- nobody is there ------------------------------------------------------
+
+subtest 'the client has left: its outcome is stored later all the same' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all();
+    my ($gate, $conn) = start_run($ng, 'alone');
+    $conn->close;
+    $proxy->mode('stall');
+    $gate->open;
+    ok(wait_until(sub { under_way($ng->port(3)) == 0 }, 10, 'the run'), 'the run ends');
+    $proxy->mode('pass');
+    my ($n) = executions('alone');
+    is(wait_said("201 #$n replayed", sub { post($other->port, 'alone') }, 12), "201 #$n replayed",
+        'stored');
+    is(ledger_count(key => 'alone'), 1, 'executed once');
+    finish($_) for $ng, $other;
+};
+
+subtest 'a client that leaves while its outcome is stored changes nothing' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all();
+    my ($gate, $conn) = start_run($ng, 'leaves');
+    $proxy->mode('stall');
+    $gate->open;
+    sleep 0.1;
+    $conn->reset;
+    sleep 0.5;
+    $proxy->mode('pass');
+    my ($n) = executions('leaves');
+    is(wait_said("201 #$n replayed", sub { post($other->port, 'leaves') }, 12), "201 #$n replayed",
+        'stored');
+    is(ledger_count(key => 'leaves'), 1, 'executed once');
+    finish($_) for $ng, $other;
+};
+
+for my $how (qw(reload quit)) {
+    subtest "a worker that leaves ($how) stores what it owes first" => sub {
+        my ($ng, $other, $redis, $proxy) = start_all();
+        my ($old) = $ng->worker_pids;
+        my ($gate, $conn) = start_run($ng, "worker-$how");
+        $proxy->mode('stall');
+        $gate->open;
+        my $first = said(answered($conn, qr/^201 #\d+$/));
+        if ($how eq 'reload') { ok($ng->reload, 'reloaded') }
+        else                  { kill QUIT => $ng->master_pid }
+        sleep 0.5;
+        ok(-e "/proc/$old/exe", 'the old worker stays');
+        $proxy->mode('pass');
+        is(wait_said("$first replayed", sub { post($other->port, "worker-$how") }, 12),
+            "$first replayed", 'stored');
+        ok(wait_until(sub { !-e "/proc/$old/exe" }, 10, 'the worker'), 'then it leaves');
+        is(ledger_count(key => "worker-$how"), 1, 'executed once');
+        finish($other);
+        ok($ng->stop, 'stops');
+        $ng->check_logs;
+    };
+}
+
+subtest 'a worker that leaves does not wait for Redis for ever' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all(lines => 'idempotency_lease 1500ms;');
+    my ($gate, $conn) = start_run($ng, 'leave');
+    $proxy->mode('refuse');
+    $gate->open;
+    answered($conn, qr/^201 #\d+$/);
+    ok($ng->stop, 'it stops by itself');
+    is(wait_said('409 outcome_unknown', sub { post($other->port, 'leave') }), '409 outcome_unknown',
+        'its outcome is unknown');
+    is(ledger_count(key => 'leave'), 1, 'executed once');
+    $ng->check_logs;
+    finish($other);
+};
+
+# ---- too late -------------------------------------------------------------
+
+subtest 'Redis stays away longer than the lease: the outcome is unknown until it is stored' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all(lines => 'idempotency_lease 1s;');
+    my ($gate, $conn) = start_run($ng, 'late');
+    $proxy->mode('refuse');
+    $gate->open;
+    my ($n) = executions('late');
+    answered($conn, qr/^201 #$n$/);
+    is(wait_said('409 outcome_unknown', sub { post($other->port, 'late') }), '409 outcome_unknown',
+        'a retry elsewhere is told so');
+    $proxy->mode('pass');
+    is_back($ng);
+    is(wait_said("201 #$n replayed", sub { post($other->port, 'late') }), "201 #$n replayed",
+        'the outcome is stored all the same');
+    is(ledger_count(key => 'late'), 1, 'executed once');
+    ok(wait_until(sub { lines_in($ng, qr/1 outcomes were stored late, 0 were lost/) }, 10, 'a line'),
+        'and the log has counted it');
+    finish($_) for $ng, $other;
+};
+
+subtest 'a successor took over meanwhile: what comes late changes nothing' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all(
+        lines => 'idempotency_lease 1s; idempotency_unknown_outcome release;');
+    my ($gate, $conn) = start_run($ng, 'fenced');
+    $proxy->mode('stall');
+    my $second = '';
+    wait_until(sub { ($second = said(post($other->port, 'fenced'))) =~ /^201/ }, 10, 'a successor');
+    like($second, qr/^201 #\d+$/, 'it runs');
+    $gate->open;
+    my $first = said(answered($conn, qr/^201 #\d+$/));
+    isnt($first, $second, 'the first client gets its own answer');
+    $proxy->mode('pass');
+    is_back($ng);
+    sleep 0.3;
+    is(said(post($_->port, 'fenced')), "$second replayed", 'the successor\'s is the one stored')
+        for $ng, $other;
+    is_deeply([attempts_of('fenced')], [1, 2], 'two attempts');
+    finish($_) for $ng, $other;
+};
+
+subtest 'Redis forgets the claim: the client is answered, and the log tells' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url, params => $PARAMS);
+    my ($gate, $conn) = start_run($ng, 'forgotten');
+    $redis->restart;
+    is_back($ng);
+    $gate->open;
+    answered($conn, qr/^201 #\d+$/);
+    ok(wait_until(sub { lines_in($ng, qr/\[warn\].*idempotency: /) }, 5, 'a line'), 'warned');
+    like(said(post($ng->port, 'forgotten')), qr/^201 #\d+$/, 'nothing was stored: a retry runs');
+    is(ledger_count(key => 'forgotten'), 2, 'executed again');
+    finish($ng);
+};
+
+done_testing();

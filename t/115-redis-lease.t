@@ -1,0 +1,199 @@
+#!/usr/bin/env perl
+
+# Leases between machines: each nginx is one, and Redis is all they share.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use IO::Select;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Ledger;
+use Nginx;
+use Keyed;
+use OnRedis;
+use RedisServer;
+
+redis_only();
+
+my $redis = RedisServer->start;
+
+sub two_nginx ($lines, %opt) {
+    return map { on_redis_nginx($redis->url, params => 'timeout=2s', lines => $lines, %opt) } 1 .. 2;
+}
+
+# A run that waits for its gate.
+sub start_run ($ng, $key, $behaviour = '') {
+    my $gate = Keyed::Gate->new;
+    my $conn = send_post($ng->port, $key, behaviour => $gate->closed . "&$behaviour");
+    begun($key) or die "$key does not run\n";
+    return ($gate, $conn);
+}
+
+# As when the machine loses its power: nobody says goodbye.
+sub kill_machine ($ng) {
+    my ($master, @workers) = ($ng->master_pid, $ng->worker_pids);
+    kill KILL => $master, @workers;
+    wait_until(sub { $ng->reaped && !grep { -e "/proc/$_/exe" } @workers }, 5, 'its end');
+}
+
+# ---- renewal --------------------------------------------------------------
+
+subtest 'a run longer than lease and TTL is in progress for all' => sub {
+    my ($owner, $other) = two_nginx('idempotency_lease 600ms; idempotency_ttl 1s;');
+    my ($gate, $conn) = start_run($owner, 'long');
+    my (%said, $began) = ();
+    $began = time;
+    while (time < $began + 2.4) {
+        $said{ said(post($_->port, 'long')) }++ for $owner, $other;
+        sleep 0.05;
+    }
+    is_deeply([keys %said], ['409 in_progress'], 'every duplicate is told so');
+    $gate->open;
+    my $first = said($conn->response);
+    is(said(post($other->port, 'long')), "$first replayed", 'then it is replayed');
+    is(ledger_count(key => 'long'), 1, 'executed once');
+    finish($_) for $owner, $other;
+};
+
+subtest 'a Redis that stands still for less than the lease ends nobody\'s' => sub {
+    my ($owner, $other) = two_nginx('idempotency_lease 6s;');
+    my ($gate, $conn) = start_run($owner, 'pause');
+    $redis->freeze;
+    # Longer than a command may take.
+    sleep 2.5;
+    $redis->thaw;
+    is_back($_) for $owner, $other;
+    is(said(post($other->port, 'pause')), '409 in_progress', 'it is in progress');
+    $gate->open;
+    my $first = said($conn->response);
+    is(said(post($other->port, 'pause')), "$first replayed", 'and is replayed');
+    is(ledger_count(key => 'pause'), 1, 'executed once');
+    finish($_, signal => 'TERM') for $owner, $other;
+};
+
+# ---- a machine is gone ----------------------------------------------------
+
+subtest 'the owner\'s machine dies: the outcome is unknown when its lease is over' => sub {
+    my ($owner, $other) = two_nginx('idempotency_lease 900ms;');
+    my ($gate) = start_run($owner, 'dies');
+    kill_machine($owner);
+    my (%before, $said);
+    wait_until(sub {
+        $said = said(post($other->port, 'dies'));
+        $before{$said}++ if $said ne '409 outcome_unknown';
+        return $said eq '409 outcome_unknown';
+    }, 10, 'the end of the lease');
+    is($said, '409 outcome_unknown', 'a retry is told so');
+    is_deeply([keys %before], ['409 in_progress'], 'and before, that it was in progress');
+    is(said(post($other->port, 'dies', body => 'other')), '422 key_reused',
+        'it is not free for another request');
+    ok($owner->launch, 'the machine is back');
+    is(said(post($owner->port, 'dies')), '409 outcome_unknown', 'and knows no more');
+    $gate->open;
+    is(ledger_count(key => 'dies'), 1, 'executed once');
+    finish($_) for $owner, $other;
+};
+
+subtest 'where that is wanted exactly one of many retries takes over' => sub {
+    my ($owner, $other) = two_nginx(
+        'idempotency_lease 900ms; idempotency_unknown_outcome release;', workers => 2);
+    my ($dies, $third) = two_nginx(
+        'idempotency_lease 900ms; idempotency_unknown_outcome release;');
+    my @keys = map {"over-$_"} 1 .. 10;
+    my $gate = Keyed::Gate->new;
+    my @lost = map { send_post($dies->port, $_, behaviour => $gate->closed) } @keys;
+    begun($_) for @keys;
+    kill_machine($dies);
+    my $port = sub ($i) { ($owner, $other, $third)[$i % 3]->port };
+    is_deeply(all_said(map { post($port->($_), $keys[$_]) } 0 .. 9), { '409 in_progress' => 10 },
+        'nobody does before the lease is over');
+    sleep 1;
+    my $second = Keyed::Gate->new;
+    my @conns = map { my $i = $_;
+        map { send_post($port->($_), $keys[$i], behaviour => $second->closed) } 0 .. 11
+    } 0 .. 9;
+    begun($_, 2) for @keys;
+    # Who is not among them has been refused by now, or runs too.
+    sleep 0.5;
+    $second->open;
+    my @answers = collect(\@conns, 20);
+    my @wrong;
+    for my $i (0 .. 9) {
+        my $said = all_said(@answers[$i * 12 .. $i * 12 + 11]);
+        my @runs = executions($keys[$i]);
+        my $n = $runs[1] // 0;
+        my %rest = %$said;
+        my $ran = delete $rest{"201 #$n"} // 0;
+        delete @rest{ '409 in_progress', "201 #$n replayed" };
+        push @wrong, [$keys[$i], \@runs, $said] if @runs != 2 || $ran != 1 || %rest;
+    }
+    is_deeply(\@wrong, [], 'one runs, the others are refused or get its answer');
+    is_deeply([map { attempts_of($_) } @keys], [(1, 2) x 10], 'as the second attempt');
+    $gate->open;
+    finish($_) for $owner, $other, $third;
+};
+
+# ---- an owner that comes back ---------------------------------------------
+
+# The owner's worker stands still until its lease is over.
+sub stop_owner ($owner, $key, $behaviour) {
+    my ($worker) = $owner->worker_pids;
+    my ($gate, $conn) = start_run($owner, $key, $behaviour);
+    kill STOP => $worker;
+    $gate->open;
+    return ($worker, $conn, $gate);
+}
+
+subtest 'nobody took over: the outcome of an owner that comes back is stored' => sub {
+    my ($owner, $other) = two_nginx('idempotency_lease 700ms;');
+    my ($worker, $conn, $opened) = stop_owner($owner, 'back', '');
+    is(wait_said('409 outcome_unknown', sub { post($other->port, 'back') }), '409 outcome_unknown',
+        'it was unknown');
+    kill CONT => $worker;
+    my $first = said($conn->response);
+    like($first, qr/^201 #\d+$/, 'its client is answered');
+    is(wait_said("$first replayed", sub { post($other->port, 'back') }), "$first replayed",
+        'retries are too');
+    is(ledger_count(key => 'back'), 1, 'executed once');
+    finish($_) for $owner, $other;
+};
+
+for my $case (['an answer', '', qr/^201 /], ['a failure', 'status=500', qr/^500 /],
+    ['no answer', 'die=before', qr/^502/])
+{
+    my ($name, $behaviour, $told) = @$case;
+    subtest "an owner that comes back with $name does not disturb its successor" => sub {
+        my ($owner, $other) = two_nginx(
+            'idempotency_lease 700ms; idempotency_unknown_outcome release;');
+        my $key = "fenced-$name" =~ s/ /-/gr;
+        my ($worker, $conn, $opened) = stop_owner($owner, $key, $behaviour);
+        my $gate = Keyed::Gate->new;
+        my $successor;
+        wait_until(sub {
+            $successor = send_post($other->port, $key, behaviour => $gate->closed);
+            wait_until(sub {
+                ledger_count(key => $key) == 2 || IO::Select->new($successor->sock)->can_read(0);
+            }, 5, 'an answer or a run');
+            return ledger_count(key => $key) == 2;
+        }, 10, 'a successor') or die "nobody takes over\n";
+        kill CONT => $worker;
+        like(said($conn->response), $told, 'its client gets its own answer');
+        is(said(post($other->port, $key)), '409 in_progress', 'the successor runs on');
+        # Longer than its lease.
+        sleep 0.9;
+        is(said(post($owner->port, $key)), '409 in_progress', 'and renews its lease');
+        $gate->open;
+        my $second = said($successor->response);
+        is(said(post($_->port, $key)), "$second replayed", 'its outcome is the one stored')
+            for $owner, $other;
+        is_deeply([attempts_of($key)], [1, 2], 'two attempts');
+        ok(lines_in($owner, qr/\[warn\].*(?:outlived its lease|lease .* lost)/), 'the owner is warned');
+        finish($_) for $owner, $other;
+    };
+}
+
+done_testing();

@@ -1,0 +1,253 @@
+#!/usr/bin/env perl
+
+# Redis is there and says no: the request is refused, the log says why, once,
+# and when Redis has changed its mind all goes on.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Ledger;
+use Nginx;
+use Keyed;
+use OnRedis;
+use RedisServer;
+
+redis_only();
+
+my $GONE = qr/\[error\].*idempotency: redis "\S+" is not available: /;
+my $BACK = qr/\[notice\].*idempotency: redis "\S+" is available again/;
+
+sub refuses ($ng, $key, $reason) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my @answers = map { post($ng->port, $key) } 1 .. 5;
+    is_deeply(all_said(@answers), { $REFUSED => 5 }, 'refused');
+    is(status_of($answers[0]), 'STORE_ERROR', 'as a failure of the store');
+    like(said(post($ng->port, "$key-pass", uri => '/pass')), qr/^201 #\d+$/,
+        'or run unprotected, where that is wanted');
+    is(ledger_count(key => $key), 0, 'not executed');
+    my @lines = lines_in($ng, $GONE);
+    is(scalar @lines, 1, 'one line is logged') or diag(@lines);
+    like($lines[0] // '', $reason, 'which says why');
+}
+
+sub is_fine_again ($ng, $key) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    is_back($ng);
+    my $first = said(post($ng->port, $key));
+    is(said(post($ng->port, $key)), "$first replayed", 'the same key runs then, and is replayed');
+    is(ledger_count(key => $key), 1, 'executed once');
+    is(scalar lines_in($ng, $BACK), 1, 'one line is logged') or diag(lines_in($ng, qr/redis/));
+}
+
+# ---- memory ---------------------------------------------------------------
+
+subtest 'it has no memory left' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    is_back($ng);
+    $redis->command('CONFIG', 'SET', 'maxmemory', 1);
+    refuses($ng, 'oom', qr/OOM/);
+    $redis->command('CONFIG', 'SET', 'maxmemory', 0);
+    is_fine_again($ng, 'oom');
+    finish($ng);
+};
+
+subtest 'it has no memory for a response: that it ran is kept' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url, lines => 'idempotency_max_response 8m;');
+    my $gate = Keyed::Gate->new;
+    my $conn = send_post($ng->port, 'large', behaviour => $gate->closed . '&size=4000000');
+    begun('large');
+    $redis->command('CONFIG', 'SET', 'maxmemory', $redis->info_field('used_memory') + 1_000_000);
+    $gate->open;
+    my $first = $conn->response;
+    like(said($first), qr/^201 #\d+$/, 'the client is answered');
+    is(length $first->{body}, 4_000_000, 'in full');
+    is(wait_said('409 response_not_kept', sub { post($ng->port, 'large') }), '409 response_not_kept',
+        'a retry learns that it ran');
+    is(ledger_count(key => 'large'), 1, 'executed once');
+    finish($ng, signal => 'TERM');
+};
+
+for my $policy (qw(allkeys-lru volatile-ttl noeviction)) {
+    my $wanted = $policy eq 'noeviction' ? 0 : 1;
+    subtest "a server that may evict is told of: $policy" => sub {
+        my $redis = RedisServer->start(conf => ['maxmemory 100mb', "maxmemory-policy $policy"]);
+        my $ng = on_redis_nginx($redis->url, workers => 2, params => 'connections=2');
+        is_back($ng);
+        wait_until(sub { $redis->clients == 4 }, 5, 'the connections');
+        $redis->command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+        is_back($ng);
+        wait_until(sub { lines_in($ng, qr/maxmemory-policy/) }, 5, 'a warning') if $wanted;
+        my @lines = lines_in($ng, qr/\[warn\].*idempotency: .*maxmemory-policy/);
+        is(scalar @lines, $wanted, $wanted ? 'one warning in all' : 'no warning') or diag(@lines);
+        like($lines[0], qr/\Q$policy\E/, 'it says what is set') if $wanted;
+        finish($ng);
+    };
+}
+
+# ---- roles ----------------------------------------------------------------
+
+subtest 'it is a replica' => sub {
+    my $master = RedisServer->start;
+    my $redis = RedisServer->start(conf => ['replicaof 127.0.0.1 ' . $master->port]);
+    my $ng = on_redis_nginx($redis->url);
+    refuses($ng, 'replica', qr/replica/);
+    $redis->command('REPLICAOF', 'NO', 'ONE');
+    is_fine_again($ng, 'replica');
+    finish($ng);
+};
+
+subtest 'it becomes a replica' => sub {
+    my $master = RedisServer->start;
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    is_back($ng);
+    $redis->command('REPLICAOF', '127.0.0.1', $master->port);
+    # Whether it closes the connection or refuses to write is its own affair.
+    refuses($ng, 'demoted', qr/replica|READONLY/i);
+    $redis->command('REPLICAOF', 'NO', 'ONE');
+    is_fine_again($ng, 'demoted');
+    finish($ng);
+};
+
+subtest 'it lacks the replicas that it wants' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    is_back($ng);
+    $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 1);
+    refuses($ng, 'replicas', qr/NOREPLICAS/);
+    $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 0);
+    is_fine_again($ng, 'replicas');
+    finish($ng);
+};
+
+subtest 'it is still loading' => sub {
+    # Slowly, and with an ear for others.
+    my $redis = RedisServer->start(conf => ['key-load-delay 10000', 'rdbcompression no',
+        'loading-process-events-interval-bytes 1024']);
+    my $ng = on_redis_nginx($redis->url);
+    my $first = said(post($ng->port, 'known'));
+    $redis->command('SET', "fill-$_", 'x' x 1000) for 1 .. 250;
+    $redis->command('SAVE');
+    $redis->kill;
+    $redis->launch(early => 1);
+    wait_until(sub { eval { $redis->command('PING'); 0 } || $@ =~ /LOADING/ }, 5, 'it to load');
+    is_deeply(all_said(map { post($ng->port, 'known') } 1 .. 5), { $REFUSED => 5 }, 'refused');
+    $redis->wait_ready;
+    is_back($ng);
+    is(said(post($ng->port, 'known')), "$first replayed", 'then all is there');
+    is(ledger_count(key => 'known'), 1, 'executed once');
+    is_deeply([map { scalar lines_in($ng, $_) } $GONE, $BACK], [1, 1], 'a line for each change')
+        or diag(lines_in($ng, qr/redis/));
+    finish($ng, signal => 'TERM');
+};
+
+# ---- rights ---------------------------------------------------------------
+
+subtest 'the password is wrong' => sub {
+    my $redis = RedisServer->start(password => 'right-one');
+    my $ng = on_redis_nginx('redis://:wrong-one@' . $redis->address);
+    refuses($ng, 'wrong', qr/WRONGPASS/);
+    unlike($ng->error_log, qr/wrong-one/, 'the password is not logged');
+    $redis->command('CONFIG', 'SET', 'requirepass', 'wrong-one');
+    is_fine_again($ng, 'wrong');
+    finish($ng);
+};
+
+subtest 'a password is wanted' => sub {
+    my $redis = RedisServer->start(password => 'right-one');
+    my $ng = on_redis_nginx($redis->url);
+    refuses($ng, 'none', qr/NOAUTH/);
+    $redis->command('CONFIG', 'SET', 'requirepass', '');
+    is_fine_again($ng, 'none');
+    finish($ng);
+};
+
+for my $case (['not set', '-set'], ['run no script', '-eval -evalsha'], ['not have these keys', 'resetkeys ~other:*']) {
+    my ($name, $rule) = @$case;
+    subtest "the user may $name" => sub {
+        my $redis = RedisServer->start(password => 'x', conf => ['user app on >secret allkeys +@all']);
+        my $ng = on_redis_nginx('redis://app:secret@' . $redis->address);
+        is_back($ng);
+        my $key = $name =~ s/ /-/gr;
+        my $conn;
+        my $gate = Keyed::Gate->new;
+        if ($rule =~ /eval/) {
+            $conn = send_post($ng->port, "$key-run", behaviour => $gate->closed);
+            begun("$key-run");
+        }
+        $redis->command('ACL', 'SETUSER', 'app', split ' ', $rule);
+        if ($conn) {
+            is(said(post($ng->port, "$key-run")), $REFUSED, 'who meets a run is refused');
+            $gate->open;
+            like(said($conn->response), qr/^201 #\d+$/, 'the run itself is answered');
+            is(scalar lines_in($ng, $GONE), 1, 'one line is logged');
+        } else {
+            refuses($ng, $key, qr/NOPERM/);
+        }
+        $redis->command('ACL', 'SETUSER', 'app', 'allkeys', '+@all');
+        my ($n) = executions("$key-run");
+        is(wait_said("201 #$n replayed", sub { post($ng->port, "$key-run") }), "201 #$n replayed",
+            'its outcome is stored when it may be') if $conn;
+        is_fine_again($ng, $key);
+        finish($ng, signal => 'TERM');
+    };
+}
+
+# ---- one key --------------------------------------------------------------
+
+subtest 'what is stored under a name is not a record' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    my $first = said(post($ng->port, 'type'));
+    my ($name) = @{ $redis->command('KEYS', 'idem:*') };
+    my $record = $redis->command('GET', $name);
+    for my $make (['RPUSH', $name, 'x'], ['HSET', $name, 'a', 'b'], ['SADD', $name, 'x']) {
+        $redis->command('DEL', $name);
+        $redis->command(@$make);
+        is(said(post($ng->port, 'type')), $REFUSED, "refused: $make->[0]");
+        like(said(post($ng->port, "other-$make->[0]")), qr/^201 #\d+$/, 'other keys are not');
+        isnt($redis->command('TYPE', $name), 'string', 'it is left alone');
+    }
+    ok(lines_in($ng, qr/\[error\].*idempotency: .*WRONGTYPE/), 'the log says why');
+    $redis->command('DEL', $name);
+    $redis->command('SET', $name, $record, 'PX', 60_000);
+    is(said(post($ng->port, 'type')), "$first replayed", 'then it is one again');
+    is(ledger_count(key => 'type'), 1, 'executed once');
+    finish($ng, signal => 'TERM');
+};
+
+subtest 'a record that cannot be read is never run over, not even where failures pass' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    post($ng->port, 'future', uri => '/pass');
+    my ($name) = @{ $redis->command('KEYS', 'idem:*') };
+    $redis->command('SETRANGE', $name, 0, chr 2);
+    is(said(post($ng->port, 'future', uri => '/pass')), $REFUSED, 'refused');
+    is(ledger_count(key => 'future'), 1, 'executed once');
+    finish($ng, signal => 'TERM');
+};
+
+subtest 'a pending record that has lost its expiry ends as unknown' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    my $gate = Keyed::Gate->new;
+    my $conn = send_post($ng->port, 'persist', behaviour => $gate->closed);
+    begun('persist');
+    my ($name) = @{ $redis->command('KEYS', 'idem:*') };
+    $redis->command('PERSIST', $name);
+    is(said(post($ng->port, 'persist')), '409 outcome_unknown', 'a retry is told so');
+    $gate->open;
+    my $first = said($conn->response);
+    is(said(post($ng->port, 'persist')), "$first replayed", 'until the owner ends');
+    is(ledger_count(key => 'persist'), 1, 'executed once');
+    finish($ng, signal => 'TERM');
+};
+
+done_testing();

@@ -1,0 +1,52 @@
+package Store;
+
+# The store that `idempotency on` means. The contract is the same on all of
+# them, so the same files run on each: with TEST_IDEMPOTENCY_STORE=redis every
+# configuration that does not define a store named default gets a Redis of this
+# test file. Each nginx begins with an empty store, as with one in memory.
+#
+#   memory_only('about the zone');     # the file is skipped on Redis
+#   redis_only();                      # the file is about Redis
+#   ... if on_redis();
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Cwd qw(abs_path);
+use Exporter 'import';
+use File::Basename qw(dirname);
+use Test::More ();
+
+use lib dirname(abs_path(__FILE__));
+use RedisServer;
+
+our @EXPORT = qw(memory_only redis_only on_redis);
+
+my ($redis, $stores);
+
+sub on_redis { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'redis' }
+
+sub memory_only ($reason) {
+    Test::More::plan(skip_all => $reason) if on_redis();
+}
+
+sub redis_only {
+    Test::More::plan(skip_all => 'about Redis')
+        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'memory';
+}
+
+# What to add to a configuration of http{}.
+sub default_line ($http, $prefix) {
+    return '' if !on_redis() || $http =~ /\bidempotency_store\s+default\s/;
+    # The file is not about a slow Redis, even where nginx is slow.
+    return 'idempotency_store default ' . redis()->unix_url
+        . " prefix=$prefix timeout=5s connect_timeout=5s;";
+}
+
+sub new_prefix { return 'test-' . ++$stores . ':' }
+
+sub redis { return $redis //= RedisServer->start(port => 0) }
+
+1;
