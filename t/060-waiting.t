@@ -22,6 +22,7 @@ sub start_nginx ($lines, %opt) {
     lingering_close off;
     idempotency_scope none;
     proxy_set_header X-Attempt \$idempotency_attempt;
+    add_header X-Fingerprint \$idempotency_fingerprint always;
     $lines
     server {
         listen 127.0.0.1:%%PORT%% reuseport;
@@ -325,6 +326,17 @@ subtest 'a request behind a waiting one on the same connection is served after i
     $gate->open;
     is(said($conn->response), said($owner->response) . ' replayed', 'the waiting one');
     is($conn->response->{body}, $pid, 'the one behind');
+    finish($ng);
+};
+
+subtest 'those who wait have fingerprints as any other' => sub {
+    my $ng = start_nginx('idempotency_wait 10s;');
+    my ($gate, $conn) = start_owner($ng, 'print');
+    my @waiters = map { send_post($ng->port, 'print') } 1 .. 3;
+    wait_parked($ng, 4);
+    $gate->open;
+    my %prints = map { ($_->{headers}{'x-fingerprint'}[0] // 'none') => 1 } map { $_->response } $conn, @waiters;
+    like(join(' ', keys %prints), qr/^[0-9a-f]{64}$/, 'all the same one');
     finish($ng);
 };
 

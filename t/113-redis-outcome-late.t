@@ -121,7 +121,7 @@ subtest 'many outcomes of one outage are all stored, of any size' => sub {
             behaviour => $gate->closed . '&size=' . ($_ % 4 ? $_ * 100 : 200_000));
     } 0 .. $#keys;
     begun($_) for @keys;
-    $proxy->mode('stall');
+    $proxy->mode('refuse');
     $gate->open;
     my @first = collect(\@conns, 20);
     is(scalar(grep { said($_) =~ /^201 #\d+$/ } @first), 40, 'all clients are answered');
@@ -218,6 +218,55 @@ subtest 'a worker that leaves does not wait for Redis for ever' => sub {
     is(ledger_count(key => 'leave'), 1, 'executed once');
     $ng->check_logs;
     finish($other);
+};
+
+# ---- slowly -----------------------------------------------------------------
+
+subtest 'many large outcomes over a slow network do not cost the connection' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all();
+    my @keys = map {"slow-$_"} 1 .. 8;
+    my @runs = map { [start_run($ng, $_, behaviour => 'size=1000000')] } @keys;
+    $proxy->mode('slow');
+    $_->[0]->open for @runs;
+    my %first = map { $keys[$_] => answered($runs[$_][1], qr/^201 #\d+$/) } 0 .. $#keys;
+    for my $key (@keys) {
+        my $replayed = said($first{$key}) . ' replayed';
+        is(wait_said($replayed, sub { post($other->port, $key) }, 20), $replayed, 'is stored');
+        is(ledger_count(key => $key), 1, 'executed once');
+    }
+    is(scalar lines_in($ng, qr/is not available|before it had answered/), 0, 'the connection stays')
+        or diag((lines_in($ng, qr/redis/))[0 .. 3]);
+    finish($_) for $ng, $other;
+};
+
+# ---- nginx closes all --------------------------------------------------------
+
+subtest 'worker_shutdown_timeout closes the connection to Redis as well' => sub {
+    my $redis = RedisServer->start;
+    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my $ng = on_redis_nginx($proxy->url, params => 'timeout=10s',
+        main => 'worker_shutdown_timeout 500ms;');
+    # So that Redis knows the scripts, and a command is not sent twice.
+    post($ng->port, 'first');
+    my ($gate, $ended) = start_run($ng, 'ended');
+    my ($shut, $cut) = start_run($ng, 'cut');
+    $proxy->mode('mute');
+    $gate->open;
+    # Redis has it, nginx waits for the answer.
+    wait_until(sub {
+        2 == grep { ord(substr $redis->command('GET', $_), 1) == 2 } @{ $redis->command('KEYS', '*') };
+    }, 10, 'the outcome');
+    my ($old) = $ng->worker_pids;
+    kill HUP => $ng->master_pid;
+    ok(!$cut->response->{status}, 'a run is cut');
+    $proxy->mode('pass');
+    ok(wait_until(sub { !-e "/proc/$old/exe" }, 10, 'the worker'), 'the old worker leaves');
+    my ($n) = executions('ended');
+    is(said(post($ng->port, 'ended')), "201 #$n replayed", 'one that had ended is stored');
+    is(said(post($ng->port, 'cut')), '409 outcome_unknown', 'the other is unknown, and stored as that');
+    is(ledger_count(key => $_), 1, "$_: executed once") for qw(ended cut);
+    $shut->open;
+    finish($ng, signal => 'TERM');
 };
 
 # ---- too late -------------------------------------------------------------

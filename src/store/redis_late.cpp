@@ -13,6 +13,7 @@ constexpr ngx_msec_t first_again = 100;
 constexpr ngx_msec_t longest_again = 3000;
 constexpr ngx_msec_t longest_late = 10 * 60 * 1000;
 constexpr unsigned late_at_once = 64;
+constexpr std::size_t late_bytes_at_once = 512 * 1024;
 
 
 bool
@@ -178,6 +179,16 @@ redis_store::is_over(const operation &op) const
 }
 
 
+bool
+redis_store::may_send_late(const operation &op) const
+{
+    return late_sent_ == 0
+           || (late_sent_ < late_at_once
+               && late_sent_bytes_ + op.own_response.size()
+                      <= late_bytes_at_once);
+}
+
+
 /*
  * Sends what is due, all if the server has just come back; not too much at
  * once, as others wait for an answer too.
@@ -197,8 +208,7 @@ redis_store::send_late(bool all)
         }
 
         bool over = is_over(op);
-        bool due = op.link->usable() && is_due(op.next)
-                   && late_sent_ < late_at_once;
+        bool due = op.link->usable() && is_due(op.next) && may_send_late(op);
 
         if (!over && !due) {
             continue;
@@ -213,7 +223,9 @@ redis_store::send_late(bool all)
         } else {
             op.whole = false;
             op.sent_late = true;
+            op.sent_bytes = op.own_response.size();
             late_sent_++;
+            late_sent_bytes_ += op.sent_bytes;
             send(op);
         }
     }

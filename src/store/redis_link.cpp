@@ -9,6 +9,9 @@ namespace {
 constexpr ngx_msec_t first_delay = 100;
 constexpr ngx_msec_t longest_delay = 2000;
 
+constexpr std::uint64_t slowest_rate = 2048; /* bytes in a millisecond */
+constexpr std::uint64_t most_patience = 5000;
+
 
 bool
 is_past(ngx_msec_t deadline)
@@ -250,13 +253,31 @@ redis_link::connected()
 }
 
 
+/*
+ * How long nothing may happen.  Large commands need their time, most of it in
+ * the buffers of this and other machines, where it cannot be seen.
+ */
+ngx_msec_t
+redis_link::patience() const
+{
+    std::uint64_t in_flight = 0;
+
+    if (busy()) {
+        in_flight = appended_ - command_at(ngx_queue_head(&commands_)).begin;
+    }
+
+    return settings_.timeout
+           + ngx_min(in_flight / slowest_rate, most_patience);
+}
+
+
 /* When something has to be done at the latest; false: never. */
 bool
 redis_link::next_due(ngx_msec_t &due)
 {
     bool opening = state_ != state::ready && state_ != state::closed;
 
-    due = opening ? connect_deadline_ : progress_ + settings_.timeout;
+    due = opening ? connect_deadline_ : progress_ + patience();
 
     for (ngx_queue_t *q = ngx_queue_head(&commands_);
          q != ngx_queue_sentinel(&commands_); q = ngx_queue_next(q))
@@ -318,7 +339,7 @@ redis_link::overdue()
 {
     if (state_ == state::ready) {
 
-        if (busy() && is_past(progress_ + settings_.timeout)) {
+        if (busy() && is_past(progress_ + patience())) {
             fail("it did not answer in time", NGX_ETIMEDOUT, true);
             return;
         }

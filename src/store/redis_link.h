@@ -188,6 +188,7 @@ private:
     void free_until(ngx_chain_t *rest);
 
     void hush();
+    ngx_msec_t patience() const;
     bool next_due(ngx_msec_t &due);
     void arm();
     void overdue();

@@ -31,6 +31,7 @@ redis_store::answered(command &c, const redisReply *reply, unanswered why)
     if (op.sent_late) {
         op.sent_late = false;
         self.late_sent_--;
+        self.late_sent_bytes_ -= op.sent_bytes;
     }
 
     if (reply != nullptr && self.send_otherwise(op, *reply)) {

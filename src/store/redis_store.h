@@ -50,7 +50,8 @@ struct operation : command {
     ngx_msec_t since;
     unsigned misses;
     bool is_late;
-    bool sent_late; /* ... and is on its way now */
+    bool sent_late;         /* ... and is on its way now, */
+    std::size_t sent_bytes; /* ... with so much of a response */
 };
 
 
@@ -130,6 +131,7 @@ private:
     void drop_late(operation &op);
     void end_late(operation &op);
     bool is_over(const operation &op) const;
+    bool may_send_late(const operation &op) const;
 
     void refused(redis_link &link, const redisReply &reply);
     void accepted();
@@ -144,7 +146,8 @@ private:
     ngx_queue_t late_ = {};
     std::size_t late_count_ = 0;
     std::size_t late_bytes_ = 0;
-    unsigned late_sent_ = 0;
+    unsigned late_sent_ = 0; /* on their way now: */
+    std::size_t late_sent_bytes_ = 0;
     own_event tick_ = {};
 
     unsigned links_down_ = 0;

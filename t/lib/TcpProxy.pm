@@ -9,6 +9,7 @@ package TcpProxy;
 #   pass     bytes go through
 #   stall    connections are accepted, no byte goes anywhere
 #   mute     commands go through, answers do not
+#   slow     as pass, about 3 megabytes a second
 #   drop     all connections are reset, new ones too
 #   refuse   all connections are reset, new ones are refused
 #   old      as pass, with a Redis before 7.0: it does not know SET ... NX GET
@@ -157,7 +158,8 @@ sub receive ($self, $sock) {
 
 sub flush ($self, $sock) {
     my $end = $self->{links}{ fileno($sock) // -1 } or return;
-    my $sent = syswrite($sock, $end->{out});
+    my $sent = syswrite($sock, $end->{out}, $self->{mode} eq 'slow' ? 1 << 15 : length $end->{out});
+    select undef, undef, undef, 0.01 if $self->{mode} eq 'slow' && $end->{server};
     return $self->reset($end) if !defined $sent && !$!{EAGAIN};
     substr($end->{out}, 0, $sent // 0, '');
 }
