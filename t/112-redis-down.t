@@ -245,20 +245,20 @@ for my $uri ('/', '/pass') {
 
 subtest 'a short outage does not cost a long run its lease' => sub {
     my $redis = RedisServer->start;
-    my $ng = on_redis_nginx($redis->url, params => 'timeout=300ms',
-        lines => 'idempotency_lease 3s; idempotency_unknown_outcome release;');
+    my $ng = on_redis_nginx($redis->url, params => 'timeout=300ms connect_timeout=300ms',
+        lines => 'idempotency_lease 6s; idempotency_unknown_outcome release;');
     is_back($ng);
     my $gate = Keyed::Gate->new;
     my $conn = send_post($ng->port, 'lease', behaviour => $gate->closed);
     begun('lease');
     my $began = time;
-    # Over the renewals after one second and after two.
-    sleep 0.8;
+    # Over the renewals after two seconds and after four.
+    sleep 1.8;
     $redis->freeze;
-    sleep 1.4;
+    sleep 2.6;
     $redis->thaw;
     my %said;
-    while (time < $began + 5) {
+    while (time < $began + 7.5) {
         $said{ said(post($ng->port, 'lease')) }++;
         sleep 0.1;
     }
