@@ -135,7 +135,7 @@ subtest 'a worker stands still: the outcome is unknown until it goes on' => sub 
 
 # However the first owner ends when it comes back.
 for my $case (
-    ['an answer',  '',           qr/^201 /],
+    ['an answer',  '',           undef],
     ['a failure',  'status=500', qr/^500 /],
     ['no answer',  'die=before', qr/^502/],
     )
@@ -154,7 +154,8 @@ for my $case (
         is($second, "201 #$n", 'a retry takes over and runs');
         is_deeply([attempts_of($key)], [1, 2], 'as the second attempt');
         kill CONT => $stopped;
-        like(said($owner->response), $told, 'the first owner\'s client gets its answer');
+        like(said($owner->response), $told // qr/^201 #$n replayed$/,
+            'the first owner\'s client is not told otherwise than all others');
         is(said(ask($conn, $key)), "201 #$n replayed", 'the successor\'s is the one stored');
         is(ledger_count(key => $key), 2, 'and nobody ran it again');
         like($ng->error_log, qr/\[warn\].*(?:outlived its lease|lease .* lost)/, 'warned');
@@ -172,7 +173,8 @@ for my $case (
         take_over($conn, $key, behaviour => $second_gate->closed);
         my $n = (executions($key))[1] // 0;
         kill CONT => $stopped;
-        like(said($owner->response), $told, 'the first owner\'s client gets its answer');
+        like(said($owner->response), $told // qr/^409 in_progress$/,
+            'the first owner\'s client is not told otherwise than all others');
         is(said(ask($third, $key)), '409 in_progress', 'the successor is undisturbed');
         # Longer than its lease: it renews what is its own.
         sleep 0.7;

@@ -69,6 +69,10 @@ outcome_settled(settle_waiter &waiter, settle_result result)
 {
     auto *ctx = static_cast<context *>(waiter.owner);
 
+    if (result == settle_result::lost && ask_successor(*ctx)) {
+        return;
+    }
+
     end_run(*ctx, result);
 
     /* Nothing is promised that may not come true. */
@@ -131,6 +135,10 @@ send_held(context &ctx)
     ngx_http_request_t *r = ctx.request;
 
     capture.how = capture_state::none;
+
+    if (capture.superseded) {
+        return send_successor(ctx);
+    }
 
     if (!capture.whole) {
         return send_below(r, capture.body);

@@ -114,7 +114,11 @@ struct capture_state {
     off_t size;
     ngx_chain_t *unsent; /* passed on, not gone out yet */
     settle_waiter settled;
-    bool waiting; /* for the store to take the outcome */
+    bool waiting;    /* for the store to take the outcome */
+    bool completing; /* ... which is one to be kept */
+    token second;    /* of the claim that asks whose it is */
+    bool asked;      /* the record was another's: */
+    bool superseded; /* ... whose outcome is the answer */
 };
 
 
@@ -198,6 +202,7 @@ unsigned find_header(ngx_http_request_t *r, const ngx_str_t &name,
 
 /* gate.cpp */
 ngx_int_t gate(ngx_http_request_t *r);
+bool make_token(token &out);
 
 /* body.cpp */
 ngx_int_t read_body(context &ctx);
@@ -238,8 +243,13 @@ void log_ending(const context &ctx, const evidence &seen, const outcome &how);
 ngx_int_t send_below(ngx_http_request_t *r, ngx_chain_t *body);
 void init_response_filters();
 
+/* successor.cpp */
+bool ask_successor(context &ctx);
+ngx_int_t send_successor(context &ctx);
+
 /* replay.cpp */
 ngx_int_t replay(context &ctx);
+ngx_int_t send_replay(context &ctx);
 
 /* waiting.cpp */
 void init_waiting();

@@ -503,33 +503,6 @@ room_for_response(claim_waiter &waiter, std::size_t size)
 }
 
 
-/*
- * Tokens are cut from a supply: OpenSSL asks the system for the process id
- * each time, and this is once per request.
- */
-bool
-make_token(token &out)
-{
-    static std::array<std::uint8_t, 256 * sizeof(token)> supply;
-    static std::size_t used = supply.size();
-
-    if (used == supply.size()) {
-
-        if (RAND_bytes(supply.data(), static_cast<int>(supply.size())) != 1) {
-            return false;
-        }
-
-        used = 0;
-    }
-
-    std::copy_n(supply.begin() + static_cast<std::ptrdiff_t>(used), out.size(),
-                out.begin());
-    used += out.size();
-
-    return true;
-}
-
-
 /* The answer may be there on return: see the stage. */
 ngx_int_t
 claim_key(context &ctx)
@@ -722,6 +695,33 @@ second_look(context &ctx)
     }
 }
 
+}
+
+
+/*
+ * Tokens are cut from a supply: OpenSSL asks the system for the process id
+ * each time, and this is once per request.
+ */
+bool
+make_token(token &out)
+{
+    static std::array<std::uint8_t, 256 * sizeof(token)> supply;
+    static std::size_t used = supply.size();
+
+    if (used == supply.size()) {
+
+        if (RAND_bytes(supply.data(), static_cast<int>(supply.size())) != 1) {
+            return false;
+        }
+
+        used = 0;
+    }
+
+    std::copy_n(supply.begin() + static_cast<std::ptrdiff_t>(used), out.size(),
+                out.begin());
+    used += out.size();
+
+    return true;
 }
 
 

@@ -197,8 +197,24 @@ status_line(ngx_uint_t status)
 }
 
 
+using sender = ngx_int_t(ngx_http_request_t *r, ngx_chain_t *body);
+
+
 ngx_int_t
-send_json(context &ctx, const problem &p, ngx_uint_t status)
+send_from_top(ngx_http_request_t *r, ngx_chain_t *body)
+{
+    ngx_int_t rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_output_filter(r, body);
+}
+
+
+ngx_int_t
+send_json(context &ctx, const problem &p, ngx_uint_t status, sender send)
 {
     ngx_http_request_t *r = ctx.request;
     ngx_str_t type = ctx.conf->docs;
@@ -231,12 +247,6 @@ send_json(context &ctx, const problem &p, ngx_uint_t status)
     r->headers_out.content_type_len = r->headers_out.content_type.len;
     r->headers_out.content_type_lowcase = nullptr;
 
-    ngx_int_t rc = ngx_http_send_header(r);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
     b->pos = b->start = body.data;
     b->last = b->end = body.data + body.len;
     b->memory = 1;
@@ -245,13 +255,13 @@ send_json(context &ctx, const problem &p, ngx_uint_t status)
 
     ngx_chain_t out = {b, nullptr};
 
-    return ngx_http_output_filter(r, &out);
+    return send(r, &out);
 }
 
 
 /* A gRPC client looks for its status, not for HTTP's. */
 ngx_int_t
-send_grpc(context &ctx, const problem &p)
+send_grpc(context &ctx, const problem &p, sender send)
 {
     ngx_http_request_t *r = ctx.request;
     ngx_str_t status = format(r->pool, NGX_INT_T_LEN, "%ud", p.grpc_status);
@@ -272,7 +282,7 @@ send_grpc(context &ctx, const problem &p)
     r->headers_out.content_type_lowcase = nullptr;
     r->header_only = 1;
 
-    return ngx_http_send_header(r);
+    return send(r, nullptr);
 }
 
 }
@@ -333,11 +343,28 @@ send_problem(context &ctx, error_code code)
     /* An error page that has led here must not give the answer its status. */
     r->err_status = 0;
 
-    ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p) : send_json(ctx, p, status);
+    ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p, send_from_top)
+                            : send_json(ctx, p, status, send_from_top);
 
     ngx_http_finalize_request(r, rc);
 
     return NGX_DONE;
+}
+
+
+ngx_int_t
+send_problem_below(context &ctx, error_code code)
+{
+    const problem &p = describe(code);
+
+    ctx.error = code;
+
+    if (!push_headers(ctx, code)) {
+        return NGX_ERROR;
+    }
+
+    return ctx.grpc ? send_grpc(ctx, p, send_below)
+                    : send_json(ctx, p, status_of(ctx.conf, code), send_below);
 }
 
 }

@@ -41,4 +41,7 @@ error_code error_by_name(std::string_view name);
  */
 ngx_int_t send_problem(context &ctx, error_code code);
 
+/* The same from a filter, in place of another response. */
+ngx_int_t send_problem_below(context &ctx, error_code code);
+
 }

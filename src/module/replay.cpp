@@ -239,10 +239,10 @@ send(context &ctx, std::span<const std::uint8_t> body)
     }
 
     if (!body.empty()) {
-        /* The bytes are the request's own copy: filters may write there. */
+        /* Others may get the same bytes: no filter may write there. */
         b->pos = b->start = const_cast<u_char *>(body.data());
         b->last = b->end = b->start + body.size();
-        b->temporary = 1;
+        b->memory = 1;
     }
 
     b->last_buf = 1;
@@ -309,6 +309,22 @@ replay(context &ctx)
     ngx_http_finalize_request(r, send_response(ctx, reader));
 
     return NGX_DONE;
+}
+
+
+/* From a filter, in place of another response. */
+ngx_int_t
+send_replay(context &ctx)
+{
+    response_reader reader;
+
+    if (!reader.open(ctx.answer.response)) {
+        return NGX_ERROR;
+    }
+
+    ctx.status = status::replay;
+
+    return send_response(ctx, reader);
 }
 
 }

@@ -75,6 +75,7 @@ complete(context &ctx, const outcome &how)
     }
 
     set_expires(ctx, record.ttl);
+    capture.completing = true;
     ctx.conf->store->backend->complete(ctx.own, record, &capture.settled);
 }
 
