@@ -127,6 +127,24 @@ subtest 'a duplicate gives up after its limit, and a later retry replays' => sub
     finish($ng);
 };
 
+subtest 'a worker that stood still does not tell what it knew before' => sub {
+    my $ng = start_nginx('idempotency_wait 1s;', workers => 2);
+    my @pids = $ng->worker_pids;
+    my ($gate, $owner) = start_owner($ng, 'stale', conn => connection_to($ng->port, $pids[0]));
+    my $waiter = connection_to($ng->port, $pids[1]);
+    my (undef, @arguments) = post_args($ng->port, 'stale');
+    $waiter->send(@arguments);
+    wait_parked($ng, 2);
+    kill STOP => $pids[1];
+    $gate->open;
+    my $first = said($owner->response);
+    # Its time is over, and so is the run.
+    sleep 1.2;
+    kill CONT => $pids[1];
+    is(said($waiter->response), "$first replayed", 'it asks once more');
+    finish($ng);
+};
+
 subtest 'another body does not wait' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
     my ($gate, $owner) = start_owner($ng, 'body');

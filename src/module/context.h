@@ -132,6 +132,7 @@ struct waiting_link {
 struct wait_state {
     waiting_link link;
     struct shared_wait *key; /* null: asks for itself alone */
+    ngx_msec_t since;
     own_event wake;
     own_event deadline;
     bool started;

@@ -17,7 +17,8 @@ struct shared_wait {
     digest fingerprint;
     const location_conf *conf;
     claim_answer last; /* the pending record as it was met */
-    bool met;          /* ... if it was */
+    bool met;          /* ... if it was, */
+    ngx_msec_t met_at; /* ... and when */
     own_event poll;
     ngx_msec_t step;
 };
@@ -186,6 +187,28 @@ woken(ngx_event_t *event)
 }
 
 
+/*
+ * Whether the record is known to be pending: it runs in this worker, or the
+ * store has said so since this one came, and not too long ago.
+ */
+bool
+is_sure(const context &ctx)
+{
+    const shared_wait *wait = ctx.wait.key;
+    auto since_met = static_cast<ngx_msec_int_t>(ngx_current_msec
+                                                 - wait->met_at);
+    auto waited = static_cast<ngx_msec_int_t>(ngx_current_msec
+                                              - ctx.wait.since);
+
+    if (wait->asker != nullptr && wait->asker->at == stage::running) {
+        return true;
+    }
+
+    return wait->met && since_met <= waited
+           && since_met <= static_cast<ngx_msec_int_t>(3 * longest_step);
+}
+
+
 void
 give_up(ngx_event_t *event)
 {
@@ -198,7 +221,7 @@ give_up(ngx_event_t *event)
     }
 
     ctx->wait.wake.stop();
-    ctx->at = stage::answered;
+    ctx->at = is_sure(*ctx) ? stage::answered : stage::ready;
 
     go_on(take_out(*ctx));
     resume(*ctx);
@@ -211,6 +234,7 @@ start_waiting(context &ctx)
     ngx_log_t *log = ctx.request->connection->log;
 
     ctx.wait.started = true;
+    ctx.wait.since = ngx_current_msec;
     ctx.wait.link.waiter = &ctx;
     ctx.wait.wake.init(&ctx, woken, log);
     ctx.wait.deadline.init(&ctx, give_up, log);
@@ -388,6 +412,7 @@ park(context &ctx)
 
     wait->last = ctx.answer;
     wait->met = true;
+    wait->met_at = ngx_current_msec;
     wait->asker = nullptr;
     ctx.at = stage::parked;
     ngx_queue_insert_head(&wait->waiters, &ctx.wait.link.queue);
