@@ -164,6 +164,7 @@ sub keeps_the_contract ($ng, $name) {
     is($ask->('held'), '409 outcome_unknown', '... is not run again');
 
     like($ask->('taken', uri => '/release', behaviour => 'die=before'), qr/^502/, 'no answer');
+    is($ask->('taken', uri => '/release', body => 'other'), '422 key_reused', '... not with another body');
     my $taken = $ask->('taken', uri => '/release');
     like($taken, qr/^201 #\d+$/, '... is run again where that is wanted');
     is($ask->('taken', uri => '/release'), "$taken replayed", '... once');

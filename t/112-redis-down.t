@@ -185,6 +185,26 @@ subtest 'many outages, a line for each' => sub {
     finish($ng);
 };
 
+subtest 'many connections are one server: a line for each change' => sub {
+    my $redis = RedisServer->start;
+    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my $ng = on_redis_nginx($proxy->url, params => 'connections=4 timeout=300ms connect_timeout=300ms');
+    wait_until(sub { $redis->clients == 4 }, 5, 'the connections');
+    my $outages = 0;
+    for my $mode ('stall', 'refuse') {
+        $outages++;
+        $proxy->mode($mode);
+        is_deeply(all_said(parallel(40, sub ($i) { post_args($ng->port, "$mode-$i") })),
+            { $REFUSED => 40 }, "refused: $mode");
+        $proxy->mode('pass');
+        ok(wait_until(sub { lines_in($ng, $BACK) == $outages }, 15, 'its end'), 'it comes back');
+        is(scalar(grep {/^201/} map { said(post($ng->port, "$mode-back-$_")) } 1 .. 20), 20,
+            'by all connections');
+    }
+    changed($ng, 2);
+    finish($ng, signal => 'TERM');
+};
+
 # ---- records --------------------------------------------------------------
 
 subtest 'what Redis forgets at its restart runs again' => sub {
@@ -223,7 +243,7 @@ for my $uri ('/', '/pass') {
     subtest "those who wait for a run outlast a Redis that stands still ($uri)" => sub {
         my $redis = RedisServer->start;
         my ($owner, $other) = map {
-            on_redis_nginx($redis->url, params => 'timeout=300ms', lines => 'idempotency_wait 30s;');
+            on_redis_nginx($redis->url, params => 'timeout=1s', lines => 'idempotency_wait 30s;');
         } 1 .. 2;
         my $key = $uri eq '/' ? 'waits' : 'waits-pass';
         my $gate = Keyed::Gate->new;

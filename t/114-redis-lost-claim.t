@@ -81,8 +81,9 @@ for my $way (sort keys %WAYS) {
         begun("$key-run");
         post($ng->port, "$key-held", behaviour => 'die=before');
         $break->($redis, $proxy);
-        is_deeply(all_said(map { post($ng->port, "$key-$_") } qw(done run held)), { $REFUSED => 3 },
-            'refused');
+        my @keys = map {"$key-$_"} qw(done run held);
+        is_deeply(all_said(parallel(3, sub ($i) { post_args($ng->port, $keys[$i]) })),
+            { $REFUSED => 3 }, 'refused');
         $mend->($redis, $proxy);
         is_back($ng);
         # For whatever is to be taken back.
@@ -97,6 +98,27 @@ for my $way (sort keys %WAYS) {
         finish($ng, signal => 'TERM');
     };
 }
+
+subtest 'a claim that reaches Redis when all seems well again is given back too' => sub {
+    my ($ng, $redis, $proxy) = start_all();
+    $proxy->mode('stall');
+    my $lost = send_post($ng->port, 'stray');
+    wait_until(sub { under_way($ng->port(3)) == 1 }, 5, 'the request');
+    sleep 0.1;
+    $proxy->mode('strand');
+    is(said($lost->response), $REFUSED, 'refused');
+    is_back($ng);
+    # Looked for by now, and not found.
+    sleep 0.5;
+    $proxy->mode('pass');
+    ok(wait_until(sub {
+        my @names = @{ $redis->command('KEYS', '*') };
+        return grep { ord(substr $redis->command('GET', $_) // '', 1) == 1 } @names;
+    }, 3, 'the claim'), 'then it takes effect');
+    runs($ng, 'stray');
+    is_deeply([attempts_of('stray')], [1], 'executed once, as a first attempt');
+    finish($ng, signal => 'TERM');
+};
 
 subtest 'many claims lost at once, some for the same key' => sub {
     my ($ng, $redis, $proxy) = start_all(workers => 2);

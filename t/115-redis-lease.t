@@ -196,4 +196,31 @@ for my $case (['an answer', '', qr/^409 in_progress$/], ['a failure', 'status=50
     };
 }
 
+subtest 'an owner that comes back does not renew the lease of its successor' => sub {
+    my ($owner, $other) = two_nginx(
+        'idempotency_lease 700ms; idempotency_unknown_outcome release;');
+    my ($worker) = $owner->worker_pids;
+    my ($gate, $conn) = start_run($owner, 'renews');
+    kill STOP => $worker;
+    my ($second, $successor) = (Keyed::Gate->new);
+    wait_until(sub {
+        $successor = send_post($other->port, 'renews', behaviour => $second->closed);
+        wait_until(sub {
+            ledger_count(key => 'renews') == 2 || IO::Select->new($successor->sock)->can_read(0);
+        }, 5, 'an answer or a run');
+        return ledger_count(key => 'renews') == 2;
+    }, 10, 'a successor') or die "nobody takes over\n";
+    kill CONT => $worker;
+    kill_machine($other);
+    # While the first run goes on.
+    my $third = '';
+    wait_until(sub { ($third = said(post($owner->port, 'renews'))) =~ /^201/ }, 10, 'a third attempt');
+    like($third, qr/^201 #\d+$/, 'its lease ends with its machine');
+    is_deeply([attempts_of('renews')], [1, 2, 3], 'and somebody takes over');
+    $_->open for $gate, $second;
+    is(said($conn->response), "$third replayed", 'the first client is told what all are told');
+    is(said(post($owner->port, 'renews')), "$third replayed", 'the third attempt\'s is the one stored');
+    finish($owner);
+};
+
 done_testing();

@@ -103,6 +103,15 @@ subtest 'it is a replica' => sub {
     finish($ng);
 };
 
+subtest 'it is a replica that takes writes, which its master will undo' => sub {
+    my $master = RedisServer->start;
+    my $redis = RedisServer->start(
+        conf => ['replicaof 127.0.0.1 ' . $master->port, 'replica-read-only no']);
+    my $ng = on_redis_nginx($redis->url);
+    refuses($ng, 'writable', qr/replica/);
+    finish($ng);
+};
+
 subtest 'it becomes a replica' => sub {
     my $master = RedisServer->start;
     my $redis = RedisServer->start;

@@ -9,6 +9,8 @@ use feature 'signatures';
 no warnings 'experimental::signatures';
 
 use Exporter 'import';
+use Fcntl qw(:flock);
+use File::Spec;
 use IO::Socket::INET;
 
 our @EXPORT_OK = qw(free_ports);
@@ -16,19 +18,35 @@ our @EXPORT_OK = qw(free_ports);
 my $FIRST = 20000;
 my $SLOTS = 600;
 my $WIDTH = 20;
-my $next;
 
-# Consecutive ports. Each process starts in a slot of its own, as test files
-# that run side by side would otherwise find the same ports free.
+my ($next, @ports, @locks);
+
+# Consecutive ports. Test files that run side by side would find the same ports
+# free, and nginx would even share them, where it listens with reuseport: so
+# each process takes slots of ports that are its own as long as it lives.
 sub free_ports ($count = 1) {
-    $next //= ($$ % $SLOTS) * $WIDTH;
-    for (1 .. $SLOTS * $WIDTH) {
-        my $base = $FIRST + $next;
-        $next = ($next + $count) % ($SLOTS * $WIDTH - $count);
-        my @ports = $base .. $base + $count - 1;
-        return @ports if !grep { !is_free($_) } @ports;
+    while (1) {
+        take_slot() if @ports < $count;
+        my @some = splice @ports, 0, $count;
+        return @some if !grep { !is_free($_) } @some;
     }
-    die "no $count free ports in a row\n";
+}
+
+sub take_slot {
+    $next //= $$ % $SLOTS;
+    my $dir = File::Spec->tmpdir . '/nginx-test-ports';
+    mkdir $dir;
+    # For all users, if it is ours.
+    chmod 01777, $dir;
+    for (1 .. $SLOTS) {
+        my $slot = $next++ % $SLOTS;
+        open my $lock, '>>', "$dir/$slot" or next;
+        flock($lock, LOCK_EX | LOCK_NB) or next;
+        push @locks, $lock;
+        @ports = map { $FIRST + $slot * $WIDTH + $_ } 0 .. $WIDTH - 1;
+        return;
+    }
+    die "no free ports\n";
 }
 
 sub is_free ($port) {

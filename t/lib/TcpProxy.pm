@@ -10,6 +10,7 @@ package TcpProxy;
 #   stall    connections are accepted, no byte goes anywhere
 #   mute     commands go through, answers do not
 #   slow     as pass, about 3 megabytes a second
+#   strand   connections there are hold their bytes, new ones pass them
 #   drop     all connections are reset, new ones too
 #   refuse   all connections are reset, new ones are refused
 #   old      as pass, with a Redis before 7.0: it does not know SET ... NX GET
@@ -100,7 +101,7 @@ sub run ($self) {
         my $readers = IO::Select->new($self->{control}, $self->{listener} // ());
         my $writers = IO::Select->new;
         for my $end ($self->ends) {
-            next if $self->{mode} eq 'stall';
+            next if $self->{mode} eq 'stall' || $end->{stranded};
             $readers->add($end->{sock}) if length $end->{peer}{out} < 1 << 20;
             $writers->add($end->{sock}) if length $end->{out} && $self->gives($end);
         }
@@ -121,6 +122,7 @@ sub gives ($self, $end) { return $self->{mode} ne 'mute' || $end->{server} }
 sub obey ($self) {
     sysread($self->{control}, my $mode, 64) or return 0;
     chomp($self->{mode} = $mode);
+    $_->{stranded} = $self->{mode} eq 'strand' for $self->ends;
     if ($self->{mode} =~ /^(?:drop|refuse)$/) {
         $self->reset($_) for $self->ends;
     }
