@@ -27,6 +27,7 @@ DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-lua
     libnginx-mod-http-ndk openssl perl procps redis-tools libtest-base-perl
     libtest-longstring-perl libtext-diff-perl libwww-perl libhttp-message-perl
     liburi-perl libipc-run-perl liblist-moreutils-perl)
+DEPS_chaos=(faketime perl procps redis-tools)
 DEPS_asan=(dpkg-dev libpcre2-dev zlib1g-dev)
 DEPS_fuzz=(make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev)
 # One version for all: each formats a little differently.
@@ -52,12 +53,17 @@ usage: ./build.sh command
                            options or files, go to prove
   test --asan [arguments]  the same with nginx and the module built with
                            address and undefined behaviour sanitizers
+  chaos [options]          break everything while clients retry, and check that
+                           nothing ran twice: --seconds N --seed S
+                           --store memory|redis --keep; --without fencing,
+                           renewal, hold or abort: with that protection off
+  soak [minutes]           steady load, fails when memory grows
   fuzz [seconds]           fuzz with every program of t/fuzz, each for 60
                            seconds or as many as said
   fuzz --runs N            the same with N inputs each
   format                   format the C++ sources
   lint                     check their format
-  deps build|run|test|asan|fuzz|lint
+  deps build|run|test|asan|chaos|fuzz|lint
                            install the packages the command of that name needs
   clean                    remove build/
 
@@ -95,10 +101,10 @@ deps()
 {
     local set package missing=()
 
-    (( $# )) || die "deps takes one or more of build, run, test, asan, fuzz, lint"
+    (( $# )) || die "deps takes one or more of build, run, test, asan, chaos, fuzz, lint"
 
     for set; do
-        [[ $set =~ ^(build|run|test|asan|fuzz|lint)$ ]] \
+        [[ $set =~ ^(build|run|test|asan|chaos|fuzz|lint)$ ]] \
             || die "no such set of packages: $set"
 
         local -n packages="DEPS_$set"
@@ -311,6 +317,14 @@ nginx_make()
 build()
 {
     deps build
+    build_module "$BUILD"
+}
+
+
+# build_module FOLDER [FLAGS]: the module for the installed nginx in FOLDER.
+build_module()
+{
+    local out=$1 flags=${2:-}
 
     [[ -f $NGINX_SRC/conf_flags ]] || die "no nginx-dev in $NGINX_SRC"
 
@@ -318,14 +332,14 @@ build()
     # shellcheck source=/dev/null
     . "$NGINX_SRC/conf_flags"
 
-    configure "$BUILD/objs" "$NGINX_SRC" \
-        --with-cc-opt="-g -O2 -fPIC -fstack-protector-strong" \
+    configure "$out/objs" "$NGINX_SRC" \
+        --with-cc-opt="-g -O2 -fPIC -fstack-protector-strong $flags" \
         --with-ld-opt="-fPIC -Wl,-z,relro -Wl,-z,now" \
         "${NGX_CONF_FLAGS[@]}" --add-dynamic-module="$ROOT"
 
-    say "building build/$MODULE.so"
-    nginx_make "$BUILD/objs" "$NGINX_SRC" modules
-    cp -u --remove-destination "$BUILD/objs/$MODULE.so" "$BUILD/"
+    say "building ${out#"$ROOT/"}/$MODULE.so"
+    nginx_make "$out/objs" "$NGINX_SRC" modules
+    cp -u --remove-destination "$out/objs/$MODULE.so" "$out/"
 }
 
 
@@ -557,6 +571,50 @@ fuzz_one()
         -artifact_prefix="$dir/$target-" \
         "$dir/corpus/$target" "${seeds[@]}" > "$dir/$target.log" 2>&1 \
         || echo "$target"
+}
+
+
+# ---- chaos -----------------------------------------------------------------
+
+# What the harness needs to know.  --without NAME takes a protection away, so
+# that it can be seen to find what that protects from.
+chaos()
+{
+    local dir=$BUILD without= arguments=()
+
+    while (( $# )); do
+        if [[ $1 == --without ]]; then
+            without=${2:-}
+            shift
+        else
+            arguments+=("$1")
+        fi
+        shift
+    done
+
+    deps build chaos
+
+    if [[ $without ]]; then
+        [[ $without =~ ^(fencing|renewal|hold|abort)$ ]] \
+            || die "chaos --without takes fencing, renewal, hold or abort"
+        dir=$BUILD/without-$without
+        locked build_module "$dir" "-DIDEMPOTENCY_BREAK_${without^^}"
+    else
+        locked build
+    fi
+
+    TEST_NGINX_BINARY=$NGINX TEST_NGINX_LOAD_MODULES=$dir/$MODULE.so \
+        perl t/chaos/chaos.pl "${arguments[@]}"
+}
+
+
+soak()
+{
+    deps build chaos
+    locked build
+
+    TEST_NGINX_BINARY=$NGINX TEST_NGINX_LOAD_MODULES=$BUILD/$MODULE.so \
+        perl t/chaos/soak.pl "$@"
 }
 
 
@@ -793,7 +851,7 @@ main()
     case $command in
         build)
             locked build ;;
-        run | fuzz | format | lint | clean | deps)
+        run | chaos | soak | fuzz | format | lint | clean | deps)
             "$command" "$@" ;;
         test)
             test_command "$@" ;;

@@ -503,6 +503,18 @@ room_for_response(claim_waiter &waiter, std::size_t size)
 }
 
 
+/* Whether an unknown outcome may be run again. */
+bool
+takes_over(const location_conf *conf)
+{
+#ifdef IDEMPOTENCY_BREAK_HOLD
+    return true;
+#else
+    return conf->release_unknown != 0 && !conf->dry_run;
+#endif
+}
+
+
 /* The answer may be there on return: see the stage. */
 ngx_int_t
 claim_key(context &ctx)
@@ -520,7 +532,7 @@ claim_key(context &ctx)
                   ctx.own.owner,
                   conf->lease,
                   ttl_without_response(rules_of(conf).ttl),
-                  conf->release_unknown != 0 && !conf->dry_run,
+                  takes_over(conf),
                   ctx.wait.started};
 
     ctx.own.lease = conf->lease;

@@ -4,6 +4,12 @@
 
 namespace idempotency {
 
+#ifdef IDEMPOTENCY_BREAK_FENCING
+#define OTHER_TOKEN "false"
+#else
+#define OTHER_TOKEN "old:sub(7, 22) ~= token"
+#endif
+
 /*
  * What one plain command cannot do.  Each is atomic and touches one key.  The
  * offsets are those of redis_record.h, counted from 1: 1 version, 2 state,
@@ -50,7 +56,7 @@ return attempt
 inline constexpr std::string_view complete_script = R"(
 local key, token, state, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local old = redis.call('GETRANGE', key, 0, 69)
-if #old < 70 or old:byte(1) ~= 1 or old:sub(7, 22) ~= token then
+if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
   return 0
 end
 if old:byte(2) == 2 or old:byte(2) == 3 then
@@ -69,7 +75,7 @@ return 1
 inline constexpr std::string_view hold_script = R"(
 local key, token, expiry = KEYS[1], ARGV[1], ARGV[2]
 local old = redis.call('GETRANGE', key, 0, 69)
-if #old < 70 or old:byte(1) ~= 1 or old:sub(7, 22) ~= token then
+if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
   return 0
 end
 if old:byte(2) ~= 1 then
@@ -92,7 +98,7 @@ inline constexpr std::string_view release_script = R"(
 local key, token, give_back = KEYS[1], ARGV[1], ARGV[2]
 local old = redis.call('GETRANGE', key, 0, 69)
 if #old < 70 or old:byte(1) ~= 1 or old:byte(2) ~= 1
-  or old:sub(7, 22) ~= token
+  or )" OTHER_TOKEN R"(
 then
   return 0
 end
@@ -115,7 +121,7 @@ inline constexpr std::string_view renew_script = R"(
 local key, token = KEYS[1], ARGV[1]
 local old = redis.call('GETRANGE', key, 0, 69)
 if #old < 70 or old:byte(1) ~= 1 or old:byte(2) ~= 1
-  or old:sub(7, 22) ~= token
+  or )" OTHER_TOKEN R"(
 then
   return 0
 end

@@ -1,0 +1,313 @@
+package Nemesis;
+
+# Whatever can go wrong does, in an order that follows from the seed alone.
+# Writes down what it did: who was killed, who stood still from when to when,
+# and when the store was out of reach.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use List::Util qw(shuffle);
+use Time::HiRes qw(sleep);
+
+use Lines;
+use Site;
+use Workload;
+
+# The next one strikes so many seconds after the last.
+my @GAP = (0.5, 1.0);
+my $FILL_KEYS = 300;
+
+my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
+    worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
+my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop);
+
+# ---- the plan -------------------------------------------------------------
+
+# world, seconds
+sub new ($class, %opt) {
+    my $world = $opt{world};
+    my $self = bless { %opt, say => append_to($world->path('events')), later => [], done => {} },
+        $class;
+    $self->{plan} = [plan($world->{seed}, $opt{seconds}, $world->{instances},
+        $world->{store})];
+    return $self;
+}
+
+# All kinds come before one comes again.
+sub plan ($seed, $seconds, $instances, $store) {
+    srand(Workload::dice("$seed nemesis"));
+    my @kinds = (@ALWAYS, $store eq 'redis' ? @WITH_REDIS : ());
+    # The rarest trouble first: an owner that comes back needs a successor.
+    my @deck = qw(worker_stop worker_stop);
+    my @plan;
+    for (my $t = 1; $t < $seconds; $t += $GAP[0] + rand $GAP[1]) {
+        @deck = shuffle(@kinds) if !@deck;
+        push @plan, {
+            at => $t, kind => shift @deck, instance => int rand $instances,
+            dice => [map { rand } 1 .. 3],
+        };
+    }
+    srand();
+    return @plan;
+}
+
+# ---- the deed -------------------------------------------------------------
+
+sub strike ($self, $began) {
+    $self->{began} = $began;
+    for my $fault (@{ $self->{plan} }) {
+        $self->do_until($began + $fault->{at});
+        my $method = $self->can($fault->{kind});
+        my $instance = $self->{world}->site->{instances}[$fault->{instance}];
+        my $done = $self->$method($instance, @{ $fault->{dice} });
+        $self->{done}{ $fault->{kind} }++ if $done;
+    }
+    $self->do_until($began + $self->{seconds});
+}
+
+# What was begun is undone when its time comes.
+sub do_until ($self, $time) {
+    while (1) {
+        my $next = $self->{later}[0];
+        last if !$next || $next->{at} > $time;
+        sleep_until($next->{at});
+        shift @{ $self->{later} };
+        $next->{action}->();
+    }
+    sleep_until($time);
+}
+
+sub sleep_until ($time) {
+    my $left = $time - now();
+    sleep $left if $left > 0;
+}
+
+sub after ($self, $seconds, $action) {
+    @{ $self->{later} } = sort { $a->{at} <=> $b->{at} }
+        @{ $self->{later} }, { at => now() + $seconds, action => $action };
+}
+
+# All is well again, at once.
+sub end ($self) {
+    $_->{proxy}->tell('pass') for $self->{world}->site->instances;
+    while (my $next = shift @{ $self->{later} }) {
+        $next->{action}->();
+        sleep 0.02;
+    }
+}
+
+sub write_down ($self, $what, %fields) {
+    $self->{say}->(what => $what, %fields);
+}
+
+sub faults ($self) { return %{ $self->{done} } }
+
+# ---- workers --------------------------------------------------------------
+
+sub one_worker ($instance, $dice) {
+    my @workers = $instance->{up} ? Site::workers_of($instance) : ();
+    return $workers[$dice * @workers];
+}
+
+sub worker_kill ($self, $instance, $dice, @) {
+    my $pid = one_worker($instance, $dice) // return 0;
+    $self->write_down('killed', pids => $pid, instance => $instance->{number});
+    kill KILL => $pid;
+    $self->{maimed}{ Site::life_name($instance) } = 1;
+    return 1;
+}
+
+sub has_killed_worker ($self, $instance) {
+    return $self->{maimed}{ Site::life_name($instance) };
+}
+
+# Longer than its lease, so that others take over, and back while they run.
+sub worker_stop ($self, $instance, $dice, $long, @) {
+    return $self->stop_worker($instance, $dice, $LEASE * (1.3 + 2 * $long ** 2));
+}
+
+sub worker_pause ($self, $instance, $dice, $long, @) {
+    return $self->stop_worker($instance, $dice, $LEASE * 0.5 * $long);
+}
+
+sub stop_worker ($self, $instance, $dice, $seconds) {
+    my $pid = one_worker($instance, $dice) // return 0;
+    return 0 if $self->{still}{$pid}++;
+    $self->write_down('stopped', pid => $pid, instance => $instance->{number});
+    kill STOP => $pid;
+    $self->after($seconds, sub {
+        delete $self->{still}{$pid};
+        $self->write_down('continued', pid => $pid);
+        kill CONT => $pid;
+    });
+    return 1;
+}
+
+# ---- nginx ----------------------------------------------------------------
+
+sub nginx_kill ($self, $instance, $dice, @) {
+    return 0 if !$instance->{up};
+    # Before and after: who dies in between is on one side of it.
+    $self->write_down('killed', pids => join(' ', Site::processes_of($instance)));
+    $self->write_down('killed', pids => join(' ', Site::kill_whole($instance)));
+    $self->after(0.2 + $dice, sub { $self->start_again($instance) });
+    return 1;
+}
+
+sub reload ($self, $instance, @) {
+    return 0 if !$instance->{up};
+    $self->write_down('reloaded', instance => $instance->{number});
+    kill HUP => $instance->{nginx}->master_pid;
+    return 1;
+}
+
+sub nginx_quit ($self, $instance, $dice, @) {
+    return 0 if !$instance->{up};
+    $self->write_down('quits', instance => $instance->{number});
+    kill QUIT => $instance->{nginx}->master_pid;
+    $instance->{up} = 0;
+    push @{ $self->{quitting} }, { nginx => $instance->{nginx}, t => now() };
+    $self->after(0.2 + 0.5 * $dice, sub { $self->start_again($instance) });
+    return 1;
+}
+
+# A worker that stands still holds on to its ports.
+sub start_again ($self, $instance) {
+    return if $instance->{up};
+    return $self->after(0.1, sub { $self->start_again($instance) })
+        if !Site::ports_free($instance);
+    $self->{world}->site->start($instance)
+        or die "nginx $instance->{number} does not start again: " . $instance->{nginx}->error_log;
+}
+
+# Of those that were asked to leave, how many have not in so many seconds.
+sub still_quitting ($self, $seconds) {
+    my @left = @{ $self->{quitting} // [] };
+    Nginx::wait_quietly(sub { !grep { !$_->{nginx}->reaped } @left }, $seconds) if @left;
+    return scalar grep { !$_->{nginx}->reaped } @left;
+}
+
+sub clock ($self, $instance, $dice, @) {
+    my $site = $self->{world}->site;
+    return 0 if !defined $site->{faketime};
+    my @jumps = (-86400 * 30, -3600, -2, 0, 2, 3600, 86400 * 30);
+    $site->set_clock($site->{instances}[$site->{faketime}], $jumps[$dice * @jumps]);
+    return 1;
+}
+
+# ---- network --------------------------------------------------------------
+
+my @NETS = qw(h1 h2 app app);
+
+sub net_reset ($self, $instance, $dice, @) {
+    $instance->{proxy}->tell('reset ' . $NETS[$dice * @NETS]);
+    return 1;
+}
+
+sub net_stall ($self, $instance, $dice, $long, @) {
+    return $self->hold_network($instance, 'stall', $NETS[$dice * @NETS], 0.3 + 5 * $long);
+}
+
+sub net_drop ($self, $instance, $dice, $long, @) {
+    return $self->hold_network($instance, 'drop', $NETS[$dice * @NETS], 0.3 + 5 * $long);
+}
+
+sub hold_network ($self, $instance, $how, $link, $seconds) {
+    $self->write_down('network stands still', link => $link, instance => $instance->{number},
+        until => now() + $seconds);
+    $instance->{proxy}->tell("$how $link $seconds");
+    return 1;
+}
+
+# ---- application ----------------------------------------------------------
+
+sub app_kill ($self, $instance, $dice, $long, @) {
+    my $world = $self->{world};
+    my $app = $world->{apps}[$dice * @{ $world->{apps} }];
+    return 0 if !$app->{pid};
+    $world->end_process($app->{pid});
+    $self->write_down('app killed', app => $app->{name});
+    $app->{pid} = undef;
+    $self->after(0.1 + 0.5 * $long, sub { $world->start_app($app) });
+    return 1;
+}
+
+# ---- store ----------------------------------------------------------------
+
+# More keys than the small zone has room for.
+sub zone_fill ($self, $instance, @) {
+    return 0 if !$instance->{up};
+    my $world = $self->{world};
+    my $name = 'fill' . ++$self->{fills};
+    push @{ $self->{fillers} }, $world->spawn(sub { fill($world, $instance, $name) });
+    return 1;
+}
+
+sub fill ($world, $instance, $name) {
+    my $client = $world->client($name);
+    for my $i (1 .. $FILL_KEYS) {
+        $client->ask({ name => "small-$name-$i", route => 'small' },
+            instance => $instance->{number}, proto => 'h1', via => 'direct',
+            kind => 'right', wish => 'size=10', phase => 'fill');
+    }
+}
+
+sub wait_for_fillers ($self) {
+    $self->{world}->wait_for(20, @{ $self->{fillers} // [] });
+}
+
+# Redis is reached again some time after it is there again.
+sub store_away ($self, $seconds, $instance = undef) {
+    $self->write_down('store away', until => now() + $seconds,
+        defined $instance ? (instance => $instance->{number}) : ());
+}
+
+sub redis_kill ($self, $instance, $dice, @) {
+    my $world = $self->{world};
+    return 0 if !$world->{redis_pid} || $self->{redis_still};
+    my $seconds = 0.2 + 1.5 * $dice;
+    $self->store_away($seconds + 1);
+    $world->end_process($world->{redis_pid});
+    $world->{redis_pid} = undef;
+    $self->after($seconds, sub { $world->start_redis });
+    return 1;
+}
+
+sub redis_stop ($self, $instance, $dice, @) { return $self->stop_redis($LEASE * (1.2 + 2 * $dice)) }
+
+sub redis_pause ($self, $instance, $dice, @) { return $self->stop_redis(0.05 + 0.4 * $dice) }
+
+sub stop_redis ($self, $seconds) {
+    my $pid = $self->{world}{redis_pid};
+    return 0 if !$pid || $self->{redis_still};
+    $self->{redis_still} = 1;
+    $self->store_away($seconds);
+    kill STOP => $pid;
+    $self->after($seconds, sub { $self->{redis_still} = 0; kill CONT => $pid });
+    return 1;
+}
+
+sub redis_reset ($self, $instance, @) {
+    $self->store_away(0.1, $instance);
+    $instance->{proxy}->tell('reset redis');
+    return 1;
+}
+
+sub redis_stall ($self, $instance, $dice, $long, @) {
+    return $self->part_from_redis($instance, 'stall', 0.2 + 3 * $long);
+}
+
+sub redis_drop ($self, $instance, $dice, $long, @) {
+    return $self->part_from_redis($instance, 'drop', 0.2 + 3 * $long);
+}
+
+sub part_from_redis ($self, $instance, $how, $seconds) {
+    $self->store_away($seconds, $instance);
+    $instance->{proxy}->tell("$how redis $seconds");
+    return 1;
+}
+
+1;

@@ -1,0 +1,224 @@
+package Site;
+
+# The nginx instances of a run, as machines of one site: each has its own
+# memory, dies and comes back on the same ports. From each start to its end is
+# a life; a memory store lasts as long.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use IO::Socket::INET;
+use POSIX qw(WNOHANG);
+
+use FreePorts qw(free_ports);
+use Nginx ();
+use Proxy;
+use Workload;
+
+our $WORKERS = 2;
+my $FAKETIME = '/usr/lib/*/faketime/libfaketime.so.1';
+
+# count, store, folder, apps => [ports], redis => port, faketime => instance
+# with a clock that can be set
+sub new ($class, %opt) {
+    my $self = bless { %opt, instances => [], old => [] }, $class;
+    push @{ $self->{instances} }, $self->make_instance($_) for 0 .. $opt{count} - 1;
+    return $self;
+}
+
+sub make_instance ($self, $number) {
+    my @names = qw(h1 h2 stub link_h1 link_h2 link_app link_redis);
+    my %port;
+    @port{@names} = free_ports(scalar @names);
+    my $instance = { number => $number, port => \%port, life => 0 };
+    $instance->{proxy} = Proxy->start(
+        log => "$self->{folder}/links", instance => $number,
+        links => {
+            h1 => [@port{qw(link_h1 h1)}], h2 => [@port{qw(link_h2 h2)}],
+            app => [$port{link_app}, $self->{apps}[0]],
+            $self->{redis} ? (redis => [$port{link_redis}, $self->{redis}]) : (),
+        });
+    return $instance;
+}
+
+sub instances ($self) { return @{ $self->{instances} } }
+
+# ---- for clients ----------------------------------------------------------
+
+sub instance_for ($self, $key) {
+    my $tied = $self->{store} eq 'memory' || $ROUTES{ $key->{route} }{local};
+    return $tied ? instance_of($key, $self->{count}) : int rand $self->{count};
+}
+
+sub port_of ($self, $instance, $proto, $via) {
+    my $port = $self->{instances}[$instance]{port};
+    return $port->{ $via eq 'proxy' ? "link_$proto" : $proto };
+}
+
+# Whose memory remembers: that of one life of one nginx, or of all.
+sub domain ($store, $route, $life) {
+    return $store eq 'memory' || $ROUTES{$route}{local} ? $life // '?' : 'all';
+}
+
+# ---- life -----------------------------------------------------------------
+
+sub start_all ($self) {
+    $self->start($_) or die "nginx $_->{number} does not start\n" for $self->instances;
+}
+
+# Also again, on the same ports. False if it does not come up.
+sub start ($self, $instance) {
+    $instance->{life}++;
+    my $nginx = Nginx->prepare(workers => $WORKERS, env => $self->clock_env($instance),
+        http => $self->http_conf($instance));
+    $nginx->{ports} = { 1 => $instance->{port}{h1}, 2 => $instance->{port}{h2},
+        3 => $instance->{port}{stub} };
+    $instance->{nginx} = $nginx;
+    push @{ $self->{old} }, $nginx;
+    $instance->{up} = $nginx->launch;
+    push @{ $self->{clock_pids} }, $nginx->master_pid if $self->has_clock($instance);
+    return $instance->{up};
+}
+
+sub life_name ($instance) { return "$instance->{number}.$instance->{life}" }
+
+sub ports_free ($instance) {
+    return !grep { !FreePorts::is_free($_) } @{ $instance->{port} }{qw(h1 h2 stub)};
+}
+
+sub workers_of ($instance) {
+    return sort { $a <=> $b } $instance->{nginx}->worker_pids;
+}
+
+# Every process of it, those that shut down included.
+sub processes_of ($instance) {
+    my $master = $instance->{nginx}->master_pid;
+    return ($master, Nginx::children_of($master));
+}
+
+sub kill_whole ($instance) {
+    my @pids = processes_of($instance);
+    kill KILL => @pids;
+    Nginx::wait_quietly(sub { $instance->{nginx}->reaped }, 5);
+    $instance->{up} = 0;
+    return @pids;
+}
+
+# All lives that ever were, for their logs.
+sub access_logs ($self) {
+    return map { $_->path('access.log') } @{ $self->{old} };
+}
+
+sub logs ($self) {
+    return map { ($_->path('error.log'), $_->path('stderr'), glob $_->path('sanitizer*')) }
+        @{ $self->{old} };
+}
+
+# The library that sets the clock leaves these behind when nginx is killed.
+sub clean_up ($self) {
+    unlink map { ("/dev/shm/faketime_shm_$_", "/dev/shm/sem.faketime_sem_$_") } @{ $self->{clock_pids} // [] };
+}
+
+sub stop_proxies ($self) {
+    for my $instance ($self->instances) {
+        my $proxy = $instance->{proxy};
+        kill KILL => $proxy->pid;
+        waitpid $proxy->pid, 0;
+    }
+}
+
+# ---- clock ----------------------------------------------------------------
+
+sub clock_env ($self, $instance) {
+    return {} if !$self->has_clock($instance);
+    my ($library) = glob $FAKETIME;
+    $self->set_clock($instance, 0) if !-e $self->clock_file($instance);
+    return {
+        LD_PRELOAD => $library, FAKETIME_TIMESTAMP_FILE => $self->clock_file($instance),
+        FAKETIME_NO_CACHE => 1, FAKETIME_DONT_FAKE_MONOTONIC => 1,
+    };
+}
+
+sub has_clock ($self, $instance) {
+    return defined $self->{faketime} && $self->{faketime} == $instance->{number};
+}
+
+sub clock_file ($self, $instance) { return "$self->{folder}/clock-$instance->{number}" }
+
+# Renamed into place, as nginx reads it all the time.
+sub set_clock ($self, $instance, $seconds) {
+    my $path = $self->clock_file($instance);
+    open my $file, '>', "$path.new" or die "$path: $!\n";
+    printf {$file} "%+d\n", $seconds;
+    close $file;
+    rename "$path.new", $path or die "$path: $!\n";
+}
+
+# ---- configuration --------------------------------------------------------
+
+sub http_conf ($self, $instance) {
+    my %port = %{ $instance->{port} };
+    my $life = life_name($instance);
+    my $store = $self->{redis}
+        ? qq(idempotency_store default "redis://127.0.0.1:$port{link_redis}" timeout=250ms;)
+        : 'idempotency_store default memory:64m;';
+    my $locations = join '', map { location_conf($_) } sort keys %ROUTES;
+    my $more = $self->{more_conf} // '';
+
+    # The first application is behind the bad network, the second is not: so
+    # one that is down is met as a broken and as a refused connection.
+    return <<"CONF";
+    log_format chaos '\$msec \$pid \$connection \$status \$upstream_status '
+        '\$idempotency_status \$idempotency_attempt \$idempotency_token '
+        '\$request_uri \$http_idempotency_key \$request_time '
+        '\$idempotency_store_time \$upstream_bytes_sent';
+    $store
+    idempotency_store small memory:128k;
+    idempotency_scope none;
+    idempotency_lease ${LEASE}s;
+    $more
+    lingering_timeout 1s;
+    upstream app {
+        server 127.0.0.1:$port{link_app} max_fails=0;
+        server 127.0.0.1:$self->{apps}[1] max_fails=0;
+    }
+    server {
+        listen 127.0.0.1:$port{h1};
+        listen 127.0.0.1:$port{h2} http2;
+        access_log $self->{access_log};
+        client_body_buffer_size 16k;
+        idempotency on;
+        add_header X-Life $life always;
+        add_header X-Worker \$pid always;
+        proxy_http_version 1.1;
+        proxy_set_header Connection '';
+        proxy_set_header X-Life $life;
+        proxy_set_header X-Worker \$pid;
+        proxy_set_header X-Route \$uri;
+        proxy_set_header X-Token \$idempotency_token;
+        proxy_set_header X-Attempt \$idempotency_attempt;
+        proxy_read_timeout ${READ_TIMEOUT}s;
+        proxy_next_upstream error timeout invalid_header http_500 http_502 http_503
+            http_504 http_429 non_idempotent;
+$locations
+    }
+    server {
+        listen 127.0.0.1:$port{stub};
+        access_log off;
+        location / { stub_status; }
+    }
+CONF
+}
+
+sub location_conf ($route) {
+    return <<"CONF";
+        location = /$route {
+            proxy_pass http://app;
+            $ROUTES{$route}{conf}
+        }
+CONF
+}
+
+1;

@@ -1,0 +1,170 @@
+package World;
+
+# All processes of a run, in one folder: applications, Redis, nginx with their
+# networks, clients. They end with it.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use File::Path qw(remove_tree);
+use File::Temp ();
+use IO::Socket::INET;
+use POSIX ();
+use Time::HiRes qw(sleep);
+
+use Client;
+use FreePorts qw(free_ports);
+use Lines;
+use Nginx ();
+use Site;
+
+my $HERE = dirname(abs_path(__FILE__));
+
+# store, seed, instances, faketime, more_conf, forget (nothing is written down)
+sub new ($class, %opt) {
+    my $folder = File::Temp::tempdir('chaos-XXXXXX', TMPDIR => 1);
+    # nginx puts its folders here as well, and they stay until the end.
+    @ENV{qw(TMPDIR TEST_NGINX_NO_CLEAN)} = ($folder, 1);
+    my $self = bless { %opt, folder => $folder, children => {}, owner => $$ }, $class;
+    $self->{stderr} = "$folder/stderr";
+    $self->{apps} = [map { { letter => $_, port => (free_ports(1))[0], life => 0 } } qw(A B)];
+    $self->{redis_port} = (free_ports(1))[0] if $opt{store} eq 'redis';
+    return $self;
+}
+
+sub folder ($self) { return $self->{folder} }
+
+sub path ($self, $name) { return "$self->{folder}/$name" }
+
+sub log_path ($self, $name) { return $self->{forget} ? '/dev/null' : $self->path($name) }
+
+sub site ($self) { return $self->{site} }
+
+sub start ($self) {
+    Nginx::catch_signals();
+    $self->start_app($_) for @{ $self->{apps} };
+    $self->start_redis if $self->{redis_port};
+    $self->{site} = Site->new(
+        count => $self->{instances}, store => $self->{store}, folder => $self->{folder},
+        apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
+        faketime => $self->{faketime}, more_conf => $self->{more_conf},
+        access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');
+    $self->{site}->start_all;
+}
+
+# ---- processes ------------------------------------------------------------
+
+# Starts a program, or a sub in a process of its own.
+sub spawn ($self, @what) {
+    my $pid = fork // die "fork: $!\n";
+    return $self->{children}{$pid} = $pid if $pid;
+
+    $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+    # What a process complains about is a fault of the harness.
+    open STDERR, '>>', $self->{stderr};
+    open STDOUT, '>', '/dev/null';
+    if (ref $what[0]) {
+        eval { $what[0]->(); 1 } or warn "$$: $@";
+        # No END blocks and destructors: they are the parent's.
+        POSIX::_exit(0);
+    }
+    exec(@what) or POSIX::_exit(127);
+}
+
+sub end_process ($self, $pid, $signal = 'KILL') {
+    kill $signal => $pid;
+    waitpid $pid, 0;
+    delete $self->{children}{$pid};
+}
+
+# True if all of them ended by themselves in time.
+sub wait_for ($self, $seconds, @pids) {
+    my $until = now() + $seconds;
+    my %left = map { $_ => 1 } @pids;
+    while (%left && now() < $until) {
+        for my $pid (keys %left) {
+            next if !waitpid $pid, POSIX::WNOHANG();
+            delete $left{$pid};
+            delete $self->{children}{$pid};
+        }
+        sleep 0.02;
+    }
+    $self->end_process($_) for keys %left;
+    return !%left;
+}
+
+sub start_app ($self, $app) {
+    $app->{name} = $app->{letter} . ++$app->{life};
+    $app->{pid} = $self->spawn($^X, "$HERE/upstream.pl", '--port', $app->{port},
+        '--ledger', $self->log_path('ledger'), '--name', $app->{name}, '--parent', $$);
+    wait_listening($app->{port});
+}
+
+sub start_redis ($self) {
+    $self->{redis_pid} = $self->spawn('redis-server', '--port', $self->{redis_port},
+        '--bind', '127.0.0.1', '--dir', $self->{folder}, '--save', '',
+        '--appendonly', 'yes', '--appendfsync', 'always', '--daemonize', 'no',
+        '--logfile', $self->path('redis.log'));
+    wait_listening($self->{redis_port});
+}
+
+sub wait_listening ($port) {
+    my $up = Nginx::wait_quietly(sub { Nginx::can_connect($port) }, 10);
+    die "nothing listens on $port\n" if !$up;
+}
+
+sub start_clients ($self, $count, %opt) {
+    return map { $self->start_client("c$_", %opt) } 1 .. $count;
+}
+
+sub start_client ($self, $name, %opt) {
+    return $self->spawn(sub { $self->client($name, %opt)->run });
+}
+
+sub client ($self, $name, %opt) {
+    return Client->new(name => $name, log => $self->log_path("history-$name"),
+        site => $self->{site}, seed => $self->{seed}, %opt);
+}
+
+# ---- what is written down -------------------------------------------------
+
+sub ledger ($self) { return read_lines($self->path('ledger')) }
+
+sub histories ($self) { return read_lines(glob $self->path('history-*')) }
+
+sub links ($self) { return read_lines($self->path('links')) }
+
+sub complaints ($self) { return Nginx::slurp($self->{stderr}) }
+
+# ---- the end --------------------------------------------------------------
+
+sub stop ($self) {
+    return if $$ != $self->{owner} || $self->{stopped}++;
+    if ($self->{site}) {
+        for my $nginx (@{ $self->{site}{old} }) {
+            # A stopped one could not hear anything else.
+            kill CONT => $nginx->master_pid, Nginx::children_of($nginx->master_pid)
+                if $nginx->{child};
+            $nginx->kill_all;
+        }
+        $self->{site}->stop_proxies;
+        $self->{site}->clean_up;
+    }
+    kill CONT => $_ for keys %{ $self->{children} };
+    $self->end_process($_) for keys %{ $self->{children} };
+}
+
+sub remove ($self) {
+    remove_tree($self->{folder}) if $$ == $self->{owner};
+}
+
+sub DESTROY ($self) {
+    local ($?, $@);
+    $self->stop;
+}
+
+1;

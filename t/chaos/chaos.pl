@@ -1,0 +1,159 @@
+#!/usr/bin/env perl
+
+# Many clients, several nginx, and everything that can go wrong at once; then
+# the question whether the promises were kept.
+#
+#   chaos.pl [--seconds N] [--seed S] [--store memory|redis] [--keep]
+#            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
+#
+# The faults follow from the seed; what they meet does not, as processes are
+# free to be fast or slow. Ends with 0 if all rules of Checker.pm held.
+
+use strict;
+use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
+
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use Getopt::Long qw(GetOptions);
+use List::Util qw(min);
+
+use lib dirname(abs_path(__FILE__)), dirname(abs_path(__FILE__)) . '/../lib';
+use Checker;
+use Idle;
+use Lines;
+use Nemesis;
+use Site;
+use Workload;
+use World;
+
+my $PROBERS  = 8;
+my $LONG_RUN = $READ_TIMEOUT + $LEASE;    # whatever runs is over by then
+my $SHOWN    = 3;                         # violations of a rule told in full
+
+my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25);
+GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i')
+    && !@ARGV && $opt{store} =~ /^(?:memory|redis)$/
+    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|redis] [--keep]\n";
+$opt{seed} //= int rand 1_000_000_000;
+
+$| = 1;
+exit main();
+
+sub main {
+    my $world = World->new(store => $opt{store}, seed => $opt{seed},
+        instances => $opt{instances}, faketime => can_fake_time() ? 1 : undef);
+    print "chaos: --seed $opt{seed} --store $opt{store} --seconds $opt{seconds}, in ",
+        $world->folder, "\n";
+    my $checker = play($world);
+    my $failed = report($world, $checker);
+    $world->stop;
+    if ($opt{keep} || $failed) { print "kept: ", $world->folder, "\n" }
+    else                       { $world->remove }
+    return $failed ? 1 : 0;
+}
+
+# Sanitizers want to be the first library, and are not with this one.
+sub can_fake_time { return ($ENV{TEST_NGINX_BINARY} // '') !~ m{/asan/} }
+
+# ---- the play -------------------------------------------------------------
+
+sub play ($world) {
+    $world->start;
+    my $before = Idle::before($world);
+    my $nemesis = Nemesis->new(world => $world, seconds => $opt{seconds});
+    my $began = now();
+    my @clients = $world->start_clients($opt{clients}, began => $began,
+        until => $began + $opt{seconds}, rate => $opt{rate});
+    $nemesis->strike($began);
+    $nemesis->end;
+    my $in_time = $world->wait_for(20, @clients);
+    $nemesis->wait_for_fillers;
+    ask_last($world);
+    my @idle = Idle::after($world, $nemesis, $before);
+    push @idle, { who => 'clients', what => 'end in time', is => $in_time ? 1 : 0, want => 1 };
+    return make_checker($world, $nemesis, @idle);
+}
+
+# Each key once more, until it is clear what became of it.
+sub ask_last ($world) {
+    my @keys = keys_used($world);
+    my @probers = map {
+        my $number = $_;
+        $world->spawn(sub {
+            my $client = $world->client("p$number");
+            for my $i (grep { $_ % $PROBERS == $number } 0 .. $#keys) {
+                $client->probe($keys[$i], $LONG_RUN + 3 * $LEASE);
+            }
+        });
+    } 0 .. $PROBERS - 1;
+    $world->wait_for(60 + @keys / 20, @probers);
+}
+
+# Those of the small zone that have lapsed would be new ones.
+sub keys_used ($world) {
+    my %last;
+    for ($world->histories) {
+        $last{ $_->{key} } = $_ if $_->{phase} eq 'load';
+    }
+    my @names = sort grep {
+        my $ttl = $ROUTES{ $last{$_}{route} }{ttl};
+        !defined $ttl || $last{$_}{ended} > now() - $ttl;
+    } keys %last;
+    return map { { name => $_, route => $last{$_}{route} } } @names;
+}
+
+sub make_checker ($world, $nemesis, @idle) {
+    my $checker = Checker->new(
+        routes => \%ROUTES, store => $opt{store}, lease => $LEASE,
+        read_timeout => $READ_TIMEOUT, ledger => [$world->ledger],
+        answers => [$world->histories], links => [$world->links],
+        events => [read_lines($world->path('events'))], idle => \@idle,
+        handed_on => handed_on($world), logs => [map { split /\n/, Nginx::slurp($_) } $world->site->logs]);
+    @$checker{qw(faults began)} = ({ $nemesis->faults }, $nemesis->{began});
+    return $checker;
+}
+
+# The keys of which nginx says that it has sent something to an application.
+sub handed_on ($world) {
+    my %keys;
+    for (map { split /\n/, Nginx::slurp($_) } $world->site->access_logs) {
+        my @word = split / /;
+        $keys{ $word[9] } = 1 if $word[5] eq 'NEW' && $word[12] =~ /[1-9]/;
+    }
+    return \%keys;
+}
+
+# ---- the verdict ----------------------------------------------------------
+
+sub report ($world, $checker) {
+    my @violations = $checker->violations;
+    tell_counts('faults', $checker->{faults});
+    tell_counts('seen', $checker->counts);
+    my $complaints = $world->complaints;
+    print "the harness itself complains:\n$complaints" if $complaints ne '';
+    tell_violations($checker, @violations);
+    my $failed = @violations || $complaints ne '';
+    print $failed ? 'FAIL: ' . @violations . ' violations' . first_of($checker, @violations)
+        . ", --seed $opt{seed}\n" : "PASS\n";
+    return $failed;
+}
+
+sub first_of ($checker, @violations) {
+    my $first = min(grep {defined} map { $_->{at} } @violations) // return '';
+    return sprintf ', the first after %.1f s', $first - $checker->{began};
+}
+
+sub tell_counts ($title, $count) {
+    print "$title: ", join(', ', map {"$count->{$_} $_"} sort keys %$count), "\n";
+}
+
+sub tell_violations ($checker, @violations) {
+    my %shown;
+    for my $violation (@violations) {
+        print "rule $violation->{rule}: $violation->{key}: $violation->{text}\n";
+        next if $shown{ $violation->{rule} }++ >= $SHOWN;
+        print "    $_\n" for $checker->history_of($violation->{key});
+    }
+}
