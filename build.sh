@@ -467,7 +467,8 @@ run_prove()
         fi
     done
 
-    prove -j2 "$@" "${files[@]}"
+    # Most of the time they wait.
+    prove -j"$(($(nproc) + 1))" "$@" "${files[@]}"
 }
 
 

@@ -26,7 +26,7 @@ sub servers (@stores) {
     my ($conf, $n) = ("idempotency_scope none;\n", 0);
     for my $store (@stores) {
         $n++;
-        $conf .= "idempotency_store s$n $store;\n" . <<"CONF";
+        $conf .= "idempotency_store s$n $store timeout=5s connect_timeout=5s;\n" . <<"CONF";
 server {
     listen 127.0.0.1:%%PORT$n%%;
     location / {

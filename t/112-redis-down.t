@@ -81,7 +81,7 @@ for my $case (
     subtest "Redis $name" => sub {
         my $redis = RedisServer->start(aof => 'always');
         my $proxy = TcpProxy->start($redis->path('redis.sock'));
-        my $ng = on_redis_nginx($proxy->url, params => 'timeout=300ms connect_timeout=500ms');
+        my $ng = on_redis_nginx($proxy->url, params => 'timeout=500ms connect_timeout=500ms');
         my $key = $name =~ s/ /-/gr;
         my $first = said(post($ng->port, "$key-known"));
         like($first, qr/^201 #\d+$/, 'it was there');
@@ -115,7 +115,7 @@ for my $case (
 
 subtest 'hundreds of requests to a Redis that stands still are all answered in time' => sub {
     my $redis = RedisServer->start;
-    my $ng = on_redis_nginx($redis->url, params => 'timeout=300ms', workers => 2);
+    my $ng = on_redis_nginx($redis->url, params => 'timeout=500ms', workers => 2);
     is_back($ng);
     $redis->freeze;
     my $began = time;
@@ -172,7 +172,7 @@ subtest 'a connection that Redis closes while nobody uses it costs no request' =
 subtest 'many outages, a line for each' => sub {
     my $redis = RedisServer->start;
     my $proxy = TcpProxy->start($redis->path('redis.sock'));
-    my $ng = on_redis_nginx($proxy->url, params => 'timeout=300ms connect_timeout=300ms');
+    my $ng = on_redis_nginx($proxy->url, params => 'timeout=500ms connect_timeout=500ms');
     for my $i (1 .. 4) {
         is_back($ng);
         $proxy->mode($i % 2 ? 'refuse' : 'stall');
@@ -188,7 +188,7 @@ subtest 'many outages, a line for each' => sub {
 subtest 'many connections are one server: a line for each change' => sub {
     my $redis = RedisServer->start;
     my $proxy = TcpProxy->start($redis->path('redis.sock'));
-    my $ng = on_redis_nginx($proxy->url, params => 'connections=4 timeout=300ms connect_timeout=300ms');
+    my $ng = on_redis_nginx($proxy->url, params => 'connections=4 timeout=500ms connect_timeout=500ms');
     wait_until(sub { $redis->clients == 4 }, 5, 'the connections');
     my $outages = 0;
     for my $mode ('stall', 'refuse') {
@@ -221,7 +221,7 @@ subtest 'what Redis forgets at its restart runs again' => sub {
 
 subtest 'a run that lasts longer than an outage is known all the time' => sub {
     my $redis = RedisServer->start(aof => 'always');
-    my $ng = on_redis_nginx($redis->url, params => 'timeout=300ms', lines => 'idempotency_lease 6s;');
+    my $ng = on_redis_nginx($redis->url, params => 'timeout=500ms', lines => 'idempotency_lease 6s;');
     my $gate = Keyed::Gate->new;
     my $conn = send_post($ng->port, 'outlives', behaviour => $gate->closed);
     begun('outlives');
@@ -249,8 +249,11 @@ for my $uri ('/', '/pass') {
         my $gate = Keyed::Gate->new;
         my $conn = send_post($owner->port, $key, uri => $uri, behaviour => $gate->closed);
         begun($key);
+        $redis->reset_stats;
         my @waiters = map { send_post($other->port, $key, uri => $uri) } 1 .. 10;
         wait_until(sub { under_way($other->port(3)) == 10 }, 10, 'the waiters');
+        # Who asks for the second time knows what it waits for.
+        wait_until(sub { ($redis->command_stats->{pttl} // 0) >= 2 }, 10, 'two questions');
         $redis->freeze;
         wait_until(sub { lines_in($other, qr/is not available/) }, 10, 'an outage');
         $redis->thaw;
@@ -265,7 +268,7 @@ for my $uri ('/', '/pass') {
 
 subtest 'a short outage does not cost a long run its lease' => sub {
     my $redis = RedisServer->start;
-    my $ng = on_redis_nginx($redis->url, params => 'timeout=300ms connect_timeout=300ms',
+    my $ng = on_redis_nginx($redis->url, params => 'timeout=500ms connect_timeout=500ms',
         lines => 'idempotency_lease 6s; idempotency_unknown_outcome release;');
     is_back($ng);
     my $gate = Keyed::Gate->new;

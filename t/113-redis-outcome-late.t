@@ -20,7 +20,7 @@ use TcpProxy;
 
 redis_only();
 
-my $PARAMS = 'timeout=300ms connect_timeout=500ms';
+my $PARAMS = 'timeout=500ms connect_timeout=1s';
 
 # A Redis behind a proxy, an nginx that uses it, and a second one that looks on.
 sub start_all (%opt) {

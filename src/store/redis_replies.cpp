@@ -122,7 +122,8 @@ redis_store::claim_replied(operation &op, const redisReply &reply)
 void
 redis_store::claim_refused(operation &op, const redisReply &reply)
 {
-    if (reply.type == REDIS_REPLY_ERROR) {
+    /* A script that nobody waits for is not sent again. */
+    if (reply.type == REDIS_REPLY_ERROR && !is_error(reply, "NOSCRIPT")) {
         refused(*op.link, reply);
     }
 

@@ -39,6 +39,8 @@ sub on_redis_nginx ($url, %opt) {
 
 sub redis_conf ($url, $params = '', $lines = '', $servers = '') {
     $_ //= '' for $params, $lines, $servers;
+    # Where it is not about time, a busy machine has enough of it.
+    $params .= ' timeout=5s connect_timeout=5s' if $params !~ /timeout=/;
     my $pass = 'proxy_pass http://application;';
     return <<"CONF";
     idempotency_store default $url $params;
