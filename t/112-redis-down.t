@@ -238,6 +238,24 @@ subtest 'a run that lasts longer than an outage is known all the time' => sub {
     finish($ng);
 };
 
+subtest 'a Redis that takes bytes and does nothing is found out while requests come' => sub {
+    my $redis = RedisServer->start;
+    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my $ng = on_redis_nginx($proxy->url, params => 'timeout=500ms connect_timeout=500ms');
+    is_back($ng);
+    $proxy->mode('stall');
+    my ($n, @sent) = (0);
+    ok(wait_until(sub {
+        push @sent, send_post($ng->port, 'steady-' . $n++);
+        sleep 0.1;
+        return lines_in($ng, $GONE);
+    }, 5, 'a line'), 'it is said to be away');
+    is_deeply(all_said(collect(\@sent, 10)), { $REFUSED => $n }, 'all are refused');
+    $proxy->mode('pass');
+    is_back($ng);
+    finish($ng, signal => 'TERM');
+};
+
 # They know that it runs: whatever Redis does meanwhile, it must not run again.
 for my $uri ('/', '/pass') {
     subtest "those who wait for a run outlast a Redis that stands still ($uri)" => sub {

@@ -239,6 +239,23 @@ subtest 'many large outcomes over a slow network do not cost the connection' => 
     finish($_) for $ng, $other;
 };
 
+subtest 'who comes after a large outcome that hangs does not wait for it' => sub {
+    my ($ng, $other, $redis, $proxy) = start_all(lines => 'idempotency_max_response 8m;');
+    my ($gate, $conn) = start_run($ng, 'hangs', behaviour => 'size=8000000');
+    $proxy->mode('stall');
+    $gate->open;
+    answered($conn, qr/^201 #\d+$/);
+    # The outcome is given more time than this.
+    my $began = time;
+    is(said(post($ng->port, 'next')), $REFUSED, 'refused');
+    cmp_ok(time - $began, '<', 2, 'in its time');
+    $proxy->mode('pass');
+    my ($n) = executions('hangs');
+    is(wait_said("201 #$n replayed", sub { post($other->port, 'hangs') }, 15), "201 #$n replayed",
+        'the outcome is stored then');
+    finish($_) for $ng, $other;
+};
+
 # ---- nginx closes all --------------------------------------------------------
 
 subtest 'worker_shutdown_timeout closes the connection to Redis as well' => sub {

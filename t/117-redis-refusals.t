@@ -41,7 +41,15 @@ sub is_fine_again ($ng, $key) {
     my $first = said(post($ng->port, $key));
     is(said(post($ng->port, $key)), "$first replayed", 'the same key runs then, and is replayed');
     is(ledger_count(key => $key), 1, 'executed once');
+    wait_for_line($ng, $key);
     is(scalar lines_in($ng, $BACK), 1, 'one line is logged') or diag(lines_in($ng, qr/redis/));
+}
+
+# That all is well is said when something was stored, and nothing was refused
+# for a while.
+sub wait_for_line ($ng, $key) {
+    my $n = 0;
+    wait_until(sub { post($ng->port, "$key-again-" . $n++); lines_in($ng, $BACK) }, 10, 'a line');
 }
 
 # ---- memory ---------------------------------------------------------------
@@ -152,6 +160,7 @@ subtest 'it is still loading' => sub {
     is_back($ng);
     is(said(post($ng->port, 'known')), "$first replayed", 'then all is there');
     is(ledger_count(key => 'known'), 1, 'executed once');
+    wait_for_line($ng, 'loading');
     is_deeply([map { scalar lines_in($ng, $_) } $GONE, $BACK], [1, 1], 'a line for each change')
         or diag(lines_in($ng, qr/redis/));
     finish($ng, signal => 'TERM');

@@ -137,6 +137,8 @@ struct wait_state {
     own_event deadline;
     bool started;
     bool over;
+    bool met; /* over, and this was known: */
+    claim_answer last;
 };
 
 
@@ -256,6 +258,7 @@ ngx_int_t send_replay(context &ctx);
 void init_waiting();
 bool join(context &ctx);
 bool was_pending(context &ctx);
+void note_claimed(context &ctx);
 bool park(context &ctx);
 void leave(context &ctx);
 void share_answer(context &ctx);

@@ -567,7 +567,9 @@ meet_record(context &ctx)
 {
     const claim_answer &found = ctx.answer;
 
-    set_expires(ctx, found.remaining);
+    if (found.remaining != 0) {
+        set_expires(ctx, found.remaining);
+    }
 
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
                    "idempotency: found a record, state %d, same request %d",
@@ -626,6 +628,7 @@ act_on_answer(context &ctx)
     switch (ctx.answer.result) {
 
     case claim_result::claimed:
+        note_claimed(ctx);
         ctx.status = status::fresh;
         ngx_log_debug1(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
                        "idempotency: claimed, attempt %uD",

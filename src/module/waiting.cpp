@@ -220,10 +220,20 @@ give_up(ngx_event_t *event)
         return;
     }
 
+    bool next = ctx->wait.wake.event.posted;
+
     ctx->wait.wake.stop();
     ctx->at = is_sure(*ctx) ? stage::answered : stage::ready;
+    ctx->wait.met = ctx->wait.key->met;
+    ctx->wait.last = ctx->wait.key->last;
 
-    go_on(take_out(*ctx));
+    shared_wait *wait = take_out(*ctx);
+
+    if (next) {
+        wake_first(wait);
+    }
+
+    go_on(wait);
     resume(*ctx);
 }
 
@@ -379,13 +389,27 @@ join(context &ctx)
 bool
 was_pending(context &ctx)
 {
-    if (!is_asker(ctx) || !ctx.wait.key->met) {
-        return false;
+    if (is_asker(ctx) && ctx.wait.key->met) {
+        ctx.answer = ctx.wait.key->last;
+        return true;
     }
 
-    ctx.answer = ctx.wait.key->last;
+    if (ctx.wait.met) {
+        ctx.answer = ctx.wait.last;
+        return true;
+    }
 
-    return true;
+    return false;
+}
+
+
+/* This one runs: what was known of the record is no more. */
+void
+note_claimed(context &ctx)
+{
+    if (is_asker(ctx)) {
+        ctx.wait.key->met = false;
+    }
 }
 
 

@@ -5,6 +5,14 @@
 
 namespace idempotency {
 
+namespace {
+
+/* How long nothing must have been refused before all is well. */
+constexpr ngx_msec_t calm = 2000;
+
+}
+
+
 void
 redis_store::say_down(const ngx_str_t &name, const char *why, ngx_err_t err)
 {
@@ -110,6 +118,7 @@ redis_store::refused(redis_link &link, const redisReply &reply)
     }
 
     refusing_ = true;
+    refused_at_ = ngx_current_msec;
 
     /* Another server may be behind the name by now. */
     if (is_error(reply, "READONLY") || is_error(reply, "NOAUTH")) {
@@ -118,10 +127,11 @@ redis_store::refused(redis_link &link, const redisReply &reply)
 }
 
 
+/* Some commands may be taken while others are refused. */
 void
 redis_store::accepted()
 {
-    if (!refusing_) {
+    if (!refusing_ || ngx_current_msec - refused_at_ < calm) {
         return;
     }
 

@@ -6,6 +6,7 @@ namespace {
 
 /* Outcomes that wait for a server that is down, in one worker. */
 constexpr std::size_t late_limit = 16 * 1024;
+constexpr std::size_t returns_limit = 64 * 1024;
 constexpr std::size_t late_memory = 32 * 1024 * 1024;
 
 constexpr ngx_msec_t late_tick = 50;
@@ -112,12 +113,14 @@ redis_store::put_off(operation &op)
 
     op.next = ngx_current_msec + op.again;
 
-    if (late_count_ == late_limit) {
+    std::size_t &count = op.give_back ? returns_ : late_count_;
+
+    if (count == (op.give_back ? returns_limit : late_limit)) {
         drop_late(op);
         return;
     }
 
-    late_count_++;
+    count++;
     ngx_queue_insert_tail(&late_, &op.link_late.queue);
 
     if (!tick_.event.timer_set) {
@@ -130,6 +133,17 @@ redis_store::put_off(operation &op)
 void
 redis_store::drop_late(operation &op)
 {
+    if (op.give_back && returns_ == returns_limit && ngx_time() >= next_drop_)
+    {
+        next_drop_ = ngx_time() + 60;
+
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: redis \"%V\" leaves too many claims "
+                      "unanswered, some are not taken back and may lock their "
+                      "keys",
+                      &op.link->name());
+    }
+
     if (!op.give_back && outcomes_lost_++ == 0) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: redis \"%V\" did not take an outcome in "
@@ -215,7 +229,7 @@ redis_store::send_late(bool all)
         }
 
         ngx_queue_remove(&op.link_late.queue);
-        late_count_--;
+        (op.give_back ? returns_ : late_count_)--;
 
         if (over) {
             drop_late(op);

@@ -278,6 +278,7 @@ redis_link::next_due(ngx_msec_t &due)
     bool opening = state_ != state::ready && state_ != state::closed;
 
     due = opening ? connect_deadline_ : progress_ + patience();
+    for_command_ = false;
 
     for (ngx_queue_t *q = ngx_queue_head(&commands_);
          q != ngx_queue_sentinel(&commands_); q = ngx_queue_next(q))
@@ -285,9 +286,8 @@ redis_link::next_due(ngx_msec_t &due)
         const command &c = command_at(q);
 
         if (!c.told) {
-            due = static_cast<ngx_msec_int_t>(c.deadline - due) < 0
-                      ? c.deadline
-                      : due;
+            for_command_ = static_cast<ngx_msec_int_t>(c.deadline - due) <= 0;
+            due = for_command_ ? c.deadline : due;
             break;
         }
     }
@@ -298,7 +298,7 @@ redis_link::next_due(ngx_msec_t &due)
 
 /*
  * Moves the timer only when it is to be earlier, as on_deadline() looks anew;
- * on an open connection no command is due before the one that set it.
+ * no command is due before the one that set it.
  */
 void
 redis_link::arm()
@@ -307,8 +307,7 @@ redis_link::arm()
 
     deadline_.event.cancelable = !busy();
 
-    if ((state_ == state::ready && deadline_.event.timer_set)
-        || !next_due(due)) {
+    if ((for_command_ && deadline_.event.timer_set) || !next_due(due)) {
         return;
     }
 
@@ -448,7 +447,9 @@ redis_link::fail(const char *why, ngx_err_t err, bool down)
     if (down && !was_down) {
         owner_.link_down(*this, why, err);
 
-    } else if (!was_down && !idle) {
+    } else if (!was_down && !idle && ngx_time() >= next_complaint_) {
+        next_complaint_ = ngx_time() + 10;
+
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, err,
                       "idempotency: redis \"%V\": %s before it had answered",
                       &settings_.name, why);

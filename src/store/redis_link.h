@@ -182,6 +182,7 @@ private:
     bool parse();
     bool take(const redisReply &reply);
     void drained();
+    std::uint64_t head_end() const;
 
     segment *make_segment(std::size_t room);
     void append(std::string_view text);
@@ -208,7 +209,9 @@ private:
     bool starved_ = false; /* no memory for a command */
     unsigned attempts_ = 0;
     ngx_msec_t connect_deadline_ = 0;
-    ngx_msec_t progress_ = 0; /* when bytes last went either way */
+    ngx_msec_t progress_ = 0;  /* of the command that is next to be answered */
+    bool for_command_ = false; /* the timer is for a command's deadline */
+    time_t next_complaint_ = 0;
 
     ngx_log_t log_ = {};
     ngx_peer_connection_t peer_ = {};

@@ -62,9 +62,7 @@ redis_store::answered(command &c, const redisReply *reply, unanswered why)
 bool
 redis_store::send_otherwise(operation &op, const redisReply &reply)
 {
-    if (is_error(reply, "NOSCRIPT") && !op.whole
-        && (op.what != script_id::claim || op.claimer != nullptr))
-    {
+    if (is_error(reply, "NOSCRIPT") && !op.whole) {
         op.whole = true;
 
     } else if (op.plain && is_error(reply, "ERR syntax error")) {
@@ -73,6 +71,12 @@ redis_store::send_otherwise(operation &op, const redisReply &reply)
 
     } else {
         return false;
+    }
+
+    /* What was not executed for nobody need not be. */
+    if (op.what == script_id::claim && op.claimer == nullptr) {
+        free_operation(&op);
+        return true;
     }
 
     send(op);
@@ -122,8 +126,7 @@ redis_store::claim_replied(operation &op, const redisReply &reply)
 void
 redis_store::claim_refused(operation &op, const redisReply &reply)
 {
-    /* A script that nobody waits for is not sent again. */
-    if (reply.type == REDIS_REPLY_ERROR && !is_error(reply, "NOSCRIPT")) {
+    if (reply.type == REDIS_REPLY_ERROR) {
         refused(*op.link, reply);
     }
 
@@ -158,12 +161,17 @@ redis_store::slow(command &c)
 void
 redis_store::claim_unreadable(operation &op)
 {
+    static time_t next;
     claim_answer answer;
 
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" has a record of a format that "
-                  "this version does not know",
-                  &op.link->name());
+    if (ngx_time() >= next) {
+        next = ngx_time() + 60;
+
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "idempotency: redis \"%V\" has a record of a format "
+                      "that this version does not know",
+                      &op.link->name());
+    }
 
     answer.result = claim_result::unreadable;
     claims_failed_++;
@@ -286,11 +294,10 @@ redis_store::claim_lost(operation &op, unanswered why)
 {
     claim_waiter *waiter = op.claimer;
 
-    claims_failed_++;
-
     if (waiter != nullptr) {
         waiter->under_way = nullptr;
         op.claimer = nullptr;
+        claims_failed_++;
     }
 
     if (why == unanswered::lost) {
@@ -348,7 +355,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
         return;
     }
 
-    if (op.is_late && !op.give_back) {
+    if (op.is_late && !op.give_back && reply.integer == 1) {
         outcomes_stored_++;
     }
 

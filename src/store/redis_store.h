@@ -144,13 +144,16 @@ private:
     redis_link *links_;
 
     ngx_queue_t late_ = {};
-    std::size_t late_count_ = 0;
+    std::size_t late_count_ = 0; /* outcomes */
+    std::size_t returns_ = 0;    /* claims to be given back */
+    time_t next_drop_ = 0;
     std::size_t late_bytes_ = 0;
     unsigned late_sent_ = 0; /* on their way now: */
     std::size_t late_sent_bytes_ = 0;
     own_event tick_ = {};
 
     unsigned links_down_ = 0;
+    ngx_msec_t refused_at_ = 0;
     bool refusing_ = false; /* it answers, but does not take what we store */
     bool stopping_ = false;
     bool said_evicts_ = false;

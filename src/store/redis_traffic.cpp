@@ -237,6 +237,21 @@ redis_link::free_until(ngx_chain_t *rest)
 }
 
 
+/* Where the command ends that is next to be answered. */
+std::uint64_t
+redis_link::head_end() const
+{
+    if (!busy()) {
+        return appended_;
+    }
+
+    ngx_queue_t *second = ngx_queue_next(ngx_queue_head(&commands_));
+
+    return second == ngx_queue_sentinel(&commands_) ? appended_
+                                                    : command_at(second).begin;
+}
+
+
 void
 redis_link::on_flush(ngx_event_t *event)
 {
@@ -265,10 +280,13 @@ redis_link::flush()
     }
 
     off_t before = c->sent;
+    bool head = written_ < head_end();
     ngx_chain_t *rest = c->send_chain(c, out_, 0);
 
-    if (c->sent != before) {
-        written_ += static_cast<std::uint64_t>(c->sent - before);
+    written_ += static_cast<std::uint64_t>(c->sent - before);
+
+    /* A server that stands still goes on taking bytes for a while. */
+    if (c->sent != before && head) {
         progress_ = ngx_current_msec;
     }
 
@@ -416,6 +434,10 @@ redis_link::take(const redisReply &reply)
 
     } else if (!busy()) {
         fail("it sent what was not asked for", 0, true);
+        return false;
+
+    } else if (written_ < head_end()) {
+        fail("it answered before it was asked", 0, true);
         return false;
 
     } else {
