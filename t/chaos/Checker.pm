@@ -35,6 +35,10 @@ use List::Util qw(first max min none any uniq);
 # Between what happens and what is written down, on a busy machine.
 my $SLACK = 0.5;
 
+# An end is written down after it has come; a take-over from a living owner
+# would come much earlier.
+my $WRITTEN_LATE = 0.15;
+
 # Renewed every third of it, so this much of a lease is left at least.
 my $LEFT_OF_LEASE = 0.6;
 
@@ -135,9 +139,15 @@ sub join_links ($self) {
             $pair->[-1]{ended} //= $line;
         }
     }
-    for my $run (values %{ $self->{runs} }) {
-        $run->{pair} = first { $_->{seen}{key} eq $run->{key} && $_->{seen}{t} <= $run->{t} }
-            reverse @{ $by_port{ $run->{port} // '' } // [] };
+    # A connection that was reset before it was asked has no port any more: its
+    # run is the one that is left over.
+    my @pairs = sort { $b->{seen}{t} <=> $a->{seen}{t} } map {@$_} values %by_port;
+    for my $run (sort { defined $b->{port} <=> defined $a->{port} } values %{ $self->{runs} }) {
+        my $pair = first { $_->{seen}{key} eq $run->{key} && $_->{seen}{t} <= $run->{t} }
+            defined $run->{port} ? reverse @{ $by_port{ $run->{port} } // [] }
+            : grep { !$_->{run} } @pairs;
+        $pair->{run} = 1 if $pair;
+        $run->{pair} = $pair;
         $run->{sent} = $run->{pair} ? $run->{pair}{seen}{t} : $run->{t};
     }
     $self->{seen} = \%seen;
@@ -219,7 +229,7 @@ sub check_release ($self, $key, @runs) {
 
 # Whether the run's owner was at it, and able to say so, when the other began.
 sub is_living ($self, $run, $other) {
-    return 0 if $other->{sent} >= $self->owner_ended($run) - 0.02;
+    return 0 if $other->{sent} >= $self->owner_ended($run) - $WRITTEN_LATE;
     my ($from, $to) = $self->claim_time($other);
     my $lapse = $LEFT_OF_LEASE * $self->{lease};
     return none { $_->[0] + $lapse <= $to && $from <= $_->[1] + $SLACK } $self->absences($run);
@@ -430,7 +440,7 @@ sub check_given_up ($self) {
 
 # When nginx ended the exchange before its answer was there, if it did.
 sub nginx_left ($self, $run) {
-    return if !$run->{cut};
+    return if !$run->{cut} || !defined $run->{port};
     return $run->{cut}{t} if !$run->{pair};
     my $ended = $run->{pair}{ended} or return;
     return $ended->{how} =~ /^near/ ? $ended->{t} : undef;
