@@ -655,7 +655,9 @@ abandon_run(context &ctx)
 
     case ending::released: backend->release(ctx.own, nullptr); break;
 
-    case ending::unknown: backend->hold(ctx.own, how.ttl, nullptr); break;
+    case ending::unknown:
+        backend->mark_unknown(ctx.own, how.ttl, nullptr);
+        break;
 
     default:
         backend->complete(ctx.own,

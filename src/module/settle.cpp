@@ -201,7 +201,7 @@ settle(context &ctx, bool whole)
 
     case ending::unknown:
         set_expires(ctx, how.ttl);
-        backend->hold(ctx.own, how.ttl, &capture.settled);
+        backend->mark_unknown(ctx.own, how.ttl, &capture.settled);
         break;
 
     default: complete(ctx, how);

@@ -29,8 +29,8 @@ public:
     void complete(const ownership &whose, const completion &how,
                   settle_waiter *waiter) override;
     void release(const ownership &whose, settle_waiter *waiter) override;
-    void hold(const ownership &whose, std::uint64_t keep,
-              settle_waiter *waiter) override;
+    void mark_unknown(const ownership &whose, std::uint64_t keep,
+                      settle_waiter *waiter) override;
     void renew(const ownership &whose, settle_waiter &waiter) override;
 
     /* Every answer comes inside the call. */
@@ -199,14 +199,14 @@ memory_store::release(const ownership &whose, settle_waiter *waiter)
 
 
 void
-memory_store::hold(const ownership &whose, std::uint64_t keep,
-                   settle_waiter *waiter)
+memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
+                           settle_waiter *waiter)
 {
     settle_result result;
 
     {
         lock locked(*this);
-        result = locked->hold(whose, keep, now());
+        result = locked->mark_unknown(whose, keep, now());
     }
 
     answer(waiter, result);

@@ -124,10 +124,10 @@ redis_store::release(const ownership &whose, settle_waiter *waiter)
 
 
 void
-redis_store::hold(const ownership &whose, std::uint64_t keep,
-                  settle_waiter *waiter)
+redis_store::mark_unknown(const ownership &whose, std::uint64_t keep,
+                          settle_waiter *waiter)
 {
-    operation *op = make_operation(script_id::hold, whose);
+    operation *op = make_operation(script_id::mark_unknown, whose);
 
     if (op != nullptr) {
         op->expiry = redis_expiry(keep);

@@ -20,7 +20,7 @@ struct script {
 
 script scripts[] = {{claim_script, {}},
                     {complete_script, {}},
-                    {hold_script, {}},
+                    {mark_unknown_script, {}},
                     {release_script, {}},
                     {renew_script, {}}};
 
@@ -166,7 +166,7 @@ redis_store::send(operation &op)
         send_response(op);
         break;
 
-    case script_id::hold:
+    case script_id::mark_unknown:
         send_script(op, 2);
         link.add(owner);
         link.add(decimal(op.expiry));

@@ -72,7 +72,7 @@ return 1
 
 
 /* token, expiry */
-inline constexpr std::string_view hold_script = R"(
+inline constexpr std::string_view mark_unknown_script = R"(
 local key, token, expiry = KEYS[1], ARGV[1], ARGV[2]
 local old = redis.call('GETRANGE', key, 0, 69)
 if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then

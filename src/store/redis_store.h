@@ -6,7 +6,13 @@
 
 namespace idempotency {
 
-enum class script_id : std::uint8_t { claim, complete, hold, release, renew };
+enum class script_id : std::uint8_t {
+    claim,
+    complete,
+    mark_unknown,
+    release,
+    renew
+};
 
 
 class redis_store;
@@ -80,8 +86,8 @@ public:
     void complete(const ownership &whose, const completion &how,
                   settle_waiter *waiter) override;
     void release(const ownership &whose, settle_waiter *waiter) override;
-    void hold(const ownership &whose, std::uint64_t keep,
-              settle_waiter *waiter) override;
+    void mark_unknown(const ownership &whose, std::uint64_t keep,
+                      settle_waiter *waiter) override;
     void renew(const ownership &whose, settle_waiter &waiter) override;
     void forget(claim_waiter &waiter) override;
     void forget(settle_waiter &waiter) override;

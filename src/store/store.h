@@ -111,8 +111,8 @@ public:
     virtual void complete(const ownership &whose, const completion &how,
                           settle_waiter *waiter) = 0;
     virtual void release(const ownership &whose, settle_waiter *waiter) = 0;
-    virtual void hold(const ownership &whose, std::uint64_t keep,
-                      settle_waiter *waiter) = 0;
+    virtual void mark_unknown(const ownership &whose, std::uint64_t keep,
+                              settle_waiter *waiter) = 0;
     virtual void renew(const ownership &whose, settle_waiter &waiter) = 0;
 
     /*

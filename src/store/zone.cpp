@@ -294,7 +294,8 @@ zone::release(const ownership &whose, std::uint64_t now)
 
 
 settle_result
-zone::hold(const ownership &whose, std::uint64_t keep, std::uint64_t now)
+zone::mark_unknown(const ownership &whose, std::uint64_t keep,
+                   std::uint64_t now)
 {
     std::uint32_t index = owned(whose, now);
 

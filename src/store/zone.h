@@ -61,8 +61,8 @@ public:
     settle_result complete(const ownership &whose, const completion &how,
                            std::uint64_t now);
     settle_result release(const ownership &whose, std::uint64_t now);
-    settle_result hold(const ownership &whose, std::uint64_t keep,
-                       std::uint64_t now);
+    settle_result mark_unknown(const ownership &whose, std::uint64_t keep,
+                               std::uint64_t now);
     settle_result renew(const ownership &whose, std::uint64_t now);
 
     /* Reclaims up to max expired records; returns how many. */

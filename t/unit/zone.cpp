@@ -471,7 +471,7 @@ TEST_CASE("zone: the way of a record")
         CHECK(z.complete(owner_of(1, 1), end.how, 5080)
               == settle_result::lost);
         CHECK(z.release(owner_of(1, 1), 5080) == settle_result::lost);
-        CHECK(z.hold(owner_of(1, 1), 1, 5080) == settle_result::lost);
+        CHECK(z.mark_unknown(owner_of(1, 1), 1, 5080) == settle_result::lost);
         CHECK(z.renew(owner_of(1, 1), 5080) == settle_result::lost);
     }
 
@@ -517,7 +517,8 @@ TEST_CASE("zone: the way of a record")
 
     SECTION("held")
     {
-        CHECK(z.hold(owner_of(1, 1), 300, 5050) == settle_result::done);
+        CHECK(z.mark_unknown(owner_of(1, 1), 300, 5050)
+              == settle_result::done);
 
         a = z.claim(claim_of(1, 2), 5060, out);
         CHECK(a.result == claim_result::found);
@@ -530,7 +531,7 @@ TEST_CASE("zone: the way of a record")
               == settle_result::lost);
         CHECK(z.renew(owner_of(1, 1), 5060) == settle_result::lost);
         CHECK(z.release(owner_of(1, 1), 5060) == settle_result::lost);
-        CHECK(z.hold(owner_of(1, 1), 9, 5060) == settle_result::lost);
+        CHECK(z.mark_unknown(owner_of(1, 1), 9, 5060) == settle_result::lost);
 
         CHECK(z.claim(claim_of(1, 2), 5349, out).result
               == claim_result::found);
@@ -557,7 +558,7 @@ TEST_CASE("zone: the way of a record")
 
         CHECK(z.complete(thief, end.how, 5001) == settle_result::lost);
         CHECK(z.release(thief, 5001) == settle_result::lost);
-        CHECK(z.hold(thief, 1, 5001) == settle_result::lost);
+        CHECK(z.mark_unknown(thief, 1, 5001) == settle_result::lost);
         CHECK(z.renew(thief, 5001) == settle_result::lost);
         CHECK(z.release(owner_of(2, 1), 5001) == settle_result::lost);
         CHECK(z.claim(claim_of(1, 2), 5001, out).state
@@ -607,9 +608,10 @@ TEST_CASE("zone: a lapsed lease")
             CHECK(z.release(owner_of(1, 1), 5500) == settle_result::done);
         }
 
-        SECTION("to hold")
+        SECTION("to mark_unknown")
         {
-            CHECK(z.hold(owner_of(1, 1), 7, 5500) == settle_result::done);
+            CHECK(z.mark_unknown(owner_of(1, 1), 7, 5500)
+                  == settle_result::done);
         }
 
         SECTION("to renew")
@@ -646,7 +648,7 @@ TEST_CASE("zone: a lapsed lease")
         CHECK(z.complete(owner_of(1, 1), end.how, 5102)
               == settle_result::lost);
         CHECK(z.release(owner_of(1, 1), 5102) == settle_result::lost);
-        CHECK(z.hold(owner_of(1, 1), 9, 5102) == settle_result::lost);
+        CHECK(z.mark_unknown(owner_of(1, 1), 9, 5102) == settle_result::lost);
         CHECK(z.renew(owner_of(1, 1), 5102) == settle_result::lost);
 
         a = z.claim(claim_of(1, 3, true), 5152, {});
@@ -661,7 +663,7 @@ TEST_CASE("zone: a lapsed lease")
 
     SECTION("a held record is taken over as well")
     {
-        z.hold(owner_of(1, 1), 300, 5001);
+        z.mark_unknown(owner_of(1, 1), 300, 5001);
 
         auto a = z.claim(claim_of(1, 2, true), 5001, {});
         CHECK(a.result == claim_result::claimed);
@@ -721,7 +723,7 @@ TEST_CASE("zone: expiry")
     {
         z.claim(claim_of(1, 1), 5000, {});
         CHECK(z.release(owner_of(1, 1), 6100) == settle_result::lost);
-        CHECK(z.hold(owner_of(1, 1), 9, 6100) == settle_result::lost);
+        CHECK(z.mark_unknown(owner_of(1, 1), 9, 6100) == settle_result::lost);
         CHECK(z.renew(owner_of(1, 1), 6100) == settle_result::lost);
         CHECK(z.complete(owner_of(1, 1), end.how, 6100)
               == settle_result::lost);
@@ -752,7 +754,7 @@ TEST_CASE("zone: expiry")
         z.claim(long_claim, 5000, {});
 
         z.claim(claim_of(3, 1), 5000, {});
-        z.hold(owner_of(3, 1), forever, 5000);
+        z.mark_unknown(owner_of(3, 1), forever, 5000);
 
         CHECK(z.expire(forever - 1, 10) == 0);
         CHECK(z.expire(forever, 10) == 0);
@@ -1021,7 +1023,7 @@ TEST_CASE("zone: recovery")
     z.complete(owner_of(0, 0), end.how, 20);
     z.complete(owner_of(1, 1), end.how, 21);
     z.complete(owner_of(2, 2), kept.how, 21);
-    z.hold(owner_of(3, 3), 77, 22);
+    z.mark_unknown(owner_of(3, 3), 77, 22);
     z.release(owner_of(4, 4), 22);
 
     auto before = inspect{z}.look(23);
@@ -1133,7 +1135,15 @@ struct model {
 };
 
 
-enum class act { claim, complete, release, hold, renew, expire, recover };
+enum class act {
+    claim,
+    complete,
+    release,
+    mark_unknown,
+    renew,
+    expire,
+    recover
+};
 
 
 struct plan {
@@ -1178,7 +1188,7 @@ choose(model &m, std::mt19937_64 &random)
     p.what = dice < 50      ? act::claim
              : dice < 75    ? act::complete
              : dice < 82    ? act::release
-             : dice < 88    ? act::hold
+             : dice < 88    ? act::mark_unknown
              : dice < 97    ? act::renew
              : dice < 98    ? act::expire
              : random() % 4 ? act::claim
@@ -1357,7 +1367,8 @@ as_foreseen(zone &z, const model &m, const plan &p, const forecast &f)
 
     case act::release: return z.release(whose, m.now) == f.settled;
 
-    case act::hold: return z.hold(whose, p.keep, m.now) == f.settled;
+    case act::mark_unknown:
+        return z.mark_unknown(whose, p.keep, m.now) == f.settled;
 
     case act::renew: return z.renew(whose, m.now) == f.settled;
 
@@ -1713,7 +1724,7 @@ TEST_CASE("zone: killed at each instruction, a change is whole or not at all")
     }
 
     for (unsigned i = 1; i < 4; ++i) {
-        z.hold(owner_of(i, 1), 50 * i, 0);
+        z.mark_unknown(owner_of(i, 1), 50 * i, 0);
     }
 
     z.complete(owner_of(4, 1), end.how, 0);
@@ -1737,7 +1748,7 @@ TEST_CASE("zone: killed at each instruction, a change is whole or not at all")
 
     SECTION("claim that takes over")
     {
-        z.hold(owner_of(9, 1), 500, 990);
+        z.mark_unknown(owner_of(9, 1), 500, 990);
         die_everywhere(f, 1000, [](zone &which) {
             which.claim(claim_of(9, 2, true), 1000, {});
         });
@@ -1776,10 +1787,10 @@ TEST_CASE("zone: killed at each instruction, a change is whole or not at all")
             f, 1000, [](zone &which) { which.release(owner_of(9, 1), 1000); });
     }
 
-    SECTION("hold")
+    SECTION("mark_unknown")
     {
         die_everywhere(f, 1000, [](zone &which) {
-            which.hold(owner_of(9, 1), 50, 1000);
+            which.mark_unknown(owner_of(9, 1), 50, 1000);
         });
     }
 
