@@ -81,6 +81,18 @@ append(ngx_array_t *list, const T &value)
 }
 
 
+template <class T>
+std::span<T>
+elements(const ngx_array_t *array)
+{
+    if (array == nullptr) {
+        return {};
+    }
+
+    return {static_cast<T *>(array->elts), array->nelts};
+}
+
+
 inline std::string_view
 view(const ngx_str_t &s)
 {
@@ -158,6 +170,17 @@ push_header(ngx_http_request_t *r, ngx_str_t name, ngx_str_t value)
     }
 
     return h;
+}
+
+
+/* Marks buffers as sent. */
+inline void
+consume(ngx_chain_t *in)
+{
+    for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
+        cl->buf->pos = cl->buf->last;
+        cl->buf->file_pos = cl->buf->file_last;
+    }
 }
 
 

@@ -1,106 +1,233 @@
+#include "module/capture.h"
+
 #include "module/context.h"
+#include "module/headers.h"
+#include "module/keeping.h"
+#include "module/portion.h"
 
 namespace idempotency {
 
 namespace {
 
+using mode = capture_state::mode;
+
 constexpr ngx_uint_t buffered_bit = 0x08;
+
 ngx_http_output_header_filter_pt next_header_filter;
 ngx_http_output_body_filter_pt next_body_filter;
 
+ngx_int_t header_filter(ngx_http_request_t *r);
+ngx_int_t body_filter(ngx_http_request_t *r, ngx_chain_t *in);
+
+ngx_int_t start_capture(context &ctx);
+bool is_own_answer(const context &ctx);
+bool is_streamed(const context &ctx);
+
+ngx_int_t hold_back(context &ctx, ngx_chain_t *in);
+ngx_int_t settle_and_send(context &ctx);
+void send_waiting(context &ctx);
 ngx_int_t send_held(context &ctx);
+ngx_int_t fail_truncated(context &ctx);
+ngx_int_t stop_holding(context &ctx);
 
-/* What there is of the response in a chain. */
-struct portion {
-    off_t size;
-    bool last;
-    bool flush;
-    bool in_memory;
-};
+ngx_int_t start_streaming(context &ctx);
+ngx_int_t stream(context &ctx, ngx_chain_t *in);
+ngx_int_t pass_on(context &ctx, ngx_chain_t *in);
+ngx_int_t pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in);
+bool fits(context &ctx, const portion &p);
 
-
-portion
-measure(ngx_chain_t *in)
-{
-    portion p = {0, false, false, true};
-
-    for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
-        ngx_buf_t *b = cl->buf;
-
-        p.size += ngx_buf_size(b);
-        p.last = p.last || b->last_buf;
-        p.flush = p.flush || b->flush;
-        p.in_memory = p.in_memory && (!b->in_file || ngx_buf_in_memory(b));
-    }
-
-    return p;
 }
 
 
 void
-consume(ngx_chain_t *in)
+init_response_filters()
 {
-    for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
-        cl->buf->pos = cl->buf->last;
-        cl->buf->file_pos = cl->buf->file_last;
+    next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = header_filter;
+
+    next_body_filter = ngx_http_top_body_filter;
+    ngx_http_top_body_filter = body_filter;
+}
+
+
+ngx_int_t
+send_below(ngx_http_request_t *r, ngx_chain_t *body)
+{
+    ngx_int_t rc = next_header_filter(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return next_body_filter(r, body);
+}
+
+
+namespace {
+
+/* A second header while one is held: the first will never be sent. */
+ngx_int_t
+header_filter(ngx_http_request_t *r)
+{
+    if (r != r->main) {
+        return next_header_filter(r);
+    }
+
+    context *ctx = find_context(r);
+
+    if (ctx != nullptr && ctx->at == stage::running) {
+        return start_capture(*ctx);
+    }
+
+    if (location(r)->store != nullptr) {
+        strip_app_word(r);
+    }
+
+    return next_header_filter(r);
+}
+
+
+ngx_int_t
+body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    context *ctx = find_context(r->main);
+
+    if (ctx == nullptr || ctx->capture.how == mode::none) {
+        return next_body_filter(r, in);
+    }
+
+    if (r != r->main) {
+        return is_held_back(ctx->capture) ? pass_foreign(*ctx, r, in)
+                                          : next_body_filter(r, in);
+    }
+
+    switch (ctx->capture.how) {
+
+    case mode::held: return hold_back(*ctx, in);
+
+    case mode::waiting: return NGX_AGAIN;
+
+    default:
+        return ctx->at == stage::running ? stream(*ctx, in)
+                                         : pass_on(*ctx, in);
     }
 }
 
 
-/* Counts a chain in; notes when the response is more than is kept. */
-bool
-fits(context &ctx, const portion &p)
+ngx_int_t
+start_capture(context &ctx)
 {
+    ngx_http_request_t *r = ctx.request;
     capture_state &capture = ctx.capture;
 
-    capture.size += p.size;
+    capture = {};
+    capture.last = &capture.body;
+    capture.own_answer = is_own_answer(ctx);
+    capture.status = static_cast<unsigned>(r->headers_out.status);
+    capture.content_length = r->headers_out.content_length_n;
 
-    if (capture.size > static_cast<off_t>(ctx.conf->max_response)
-        || !p.in_memory) {
-        capture.overflow = true;
+    ctx.run.client.gone = false;
+    ctx.run.client.unsent = nullptr;
+
+    read_app_word(ctx);
+    strip_app_word(r);
+
+    if (!keep_header(ctx)) {
+        return NGX_ERROR;
     }
 
-    return !capture.overflow;
+    if (capture.content_length > static_cast<off_t>(ctx.conf->max_response)) {
+        not_to_keep(ctx, not_kept::too_large);
+    }
+
+    if (is_kept(capture)) {
+        r->filter_need_in_memory = 1;
+    }
+
+    /* The range filter would cut what is captured, or what is replayed. */
+    if (!ctx.conf->dry_run) {
+        r->allow_ranges = 0;
+    }
+
+    if (is_streamed(ctx)) {
+        return start_streaming(ctx);
+    }
+
+    capture.how = mode::held;
+
+    if (!r->header_only) {
+        return NGX_OK;
+    }
+
+    capture.whole = true;
+    return settle_and_send(ctx);
 }
 
 
-void
-outcome_settled(settle_waiter &waiter, settle_result result)
+/* And not an error page: then the exchange is over, or never was. */
+bool
+is_own_answer(const context &ctx)
 {
-    auto *ctx = static_cast<context *>(waiter.owner);
+    ngx_http_request_t *r = ctx.request;
+    const evidence_state &known = ctx.run.evidence;
 
-    if (result == settle_result::lost && ask_successor(*ctx)) {
-        return;
+    if (known.frozen || known.handler_status != 0) {
+        return false;
     }
 
-    end_run(*ctx, result);
+    return r->cached || !has_upstream(ctx) || r->upstream->cleanup != nullptr;
+}
 
-    /* Nothing is promised that may not come true. */
-    if (result == settle_result::unavailable) {
-        ctx->expires = 0;
+
+bool
+is_streamed(const context &ctx)
+{
+    const ngx_http_headers_out_t &out = ctx.request->headers_out;
+
+    return !is_kept(ctx.capture) || !ctx.conf->hold || ctx.conf->dry_run
+           || out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+           || is_event_stream(view(out.content_type));
+}
+
+
+ngx_int_t
+hold_back(context &ctx, ngx_chain_t *in)
+{
+    capture_state &capture = ctx.capture;
+    portion p = measure(in);
+
+    if (is_truncated(ctx.request, p)) {
+        consume(in);
+        return fail_truncated(ctx);
     }
 
-    if (!ctx->capture.waiting) {
-        return;
+    outlast_slow_client(ctx);
+
+    if (!fits(ctx, p)) {
+        capture.size -= p.size;
+
+        ngx_int_t rc = stop_holding(ctx);
+
+        return rc == NGX_ERROR || rc > NGX_OK ? rc : stream(ctx, in);
     }
 
-    ctx->store_time += ngx_current_msec - ctx->asked;
-
-    ngx_http_request_t *r = ctx->request;
-    ngx_connection_t *c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
-
-    ctx->capture.waiting = false;
-    r->buffered &= ~buffered_bit;
-    c->write->delayed = 0;
-
-    if (send_held(*ctx) == NGX_ERROR) {
-        c->error = 1;
+    if (!keep_body(ctx, in)) {
+        return NGX_ERROR;
     }
 
-    r->write_event_handler(r);
-    ngx_http_run_posted_requests(c);
+    consume(in);
+
+    if (!p.last) {
+        return NGX_OK;
+    }
+
+    if (ctx.request->upstream != nullptr && !is_whole(ctx)) {
+        return fail_truncated(ctx);
+    }
+
+    capture.whole = true;
+
+    return settle_and_send(ctx);
 }
 
 
@@ -114,17 +241,43 @@ settle_and_send(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
 
-    settle(ctx, true);
+    settle(ctx, true, send_waiting);
 
     if (ctx.at == stage::settled) {
         return send_held(ctx);
     }
 
-    ctx.capture.waiting = true;
+    ctx.capture.how = mode::waiting;
     r->buffered |= buffered_bit;
     r->connection->write->delayed = 1;
 
     return NGX_AGAIN;
+}
+
+
+/* The store has answered; if that was at once, nothing waits. */
+void
+send_waiting(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_connection_t *c = r->connection;
+
+    if (ctx.capture.how != mode::waiting) {
+        return;
+    }
+
+    stop_store_time(ctx);
+    ngx_http_set_log_request(c->log, r);
+
+    r->buffered &= ~buffered_bit;
+    c->write->delayed = 0;
+
+    if (send_held(ctx) == NGX_ERROR) {
+        c->error = 1;
+    }
+
+    r->write_event_handler(r);
+    ngx_http_run_posted_requests(c);
 }
 
 
@@ -134,9 +287,9 @@ send_held(context &ctx)
     capture_state &capture = ctx.capture;
     ngx_http_request_t *r = ctx.request;
 
-    capture.how = capture_state::none;
+    capture.how = mode::none;
 
-    if (capture.superseded) {
+    if (ctx.ending.at == ending_state::step::superseded) {
         return send_successor(ctx);
     }
 
@@ -170,199 +323,12 @@ fail_truncated(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
 
-    settle(ctx, false);
-    ctx.capture.how = capture_state::none;
+    settle(ctx, false, nullptr);
+    ctx.capture.how = mode::none;
 
     r->error_page = 1;
     return ngx_http_filter_finalize_request(r, &ngx_http_idempotency_module,
                                             NGX_HTTP_BAD_GATEWAY);
-}
-
-
-/*
- * FastCGI marks the end of a response, yet nginx takes the end of the
- * connection for it too.
- */
-bool
-has_end(const ngx_http_upstream_t *u)
-{
-    if (view(u->schema) != "fastcgi://" || u->headers_in.content_length_n >= 0)
-    {
-        return true;
-    }
-
-    return u->buffering ? u->pipe->upstream_done : u->length == 0;
-}
-
-
-/* nginx flushes what came of a response that broke off, and says no more. */
-bool
-is_truncated(ngx_http_request_t *r, const portion &p)
-{
-    ngx_http_upstream_t *u = r->upstream;
-
-    if (u == nullptr || !u->header_sent || u->cleanup != nullptr) {
-        return false;
-    }
-
-    return p.last ? !has_end(u) : p.flush;
-}
-
-
-/* What was passed on and is not sent yet must be let go when nobody reads. */
-void
-note_passed(context &ctx, ngx_chain_t *in)
-{
-    capture_state &capture = ctx.capture;
-    ngx_pool_t *pool = ctx.request->pool;
-    ngx_chain_t **ll = &capture.unsent;
-
-    while (*ll != nullptr) {
-        ngx_chain_t *cl = *ll;
-
-        if (ngx_buf_size(cl->buf) != 0) {
-            ll = &cl->next;
-            continue;
-        }
-
-        *ll = cl->next;
-        ngx_free_chain(pool, cl);
-    }
-
-    for (/* void */; in != nullptr; in = in->next) {
-
-        if (ngx_buf_size(in->buf) == 0) {
-            continue;
-        }
-
-        ngx_chain_t *cl = ngx_alloc_chain_link(pool);
-
-        if (cl == nullptr) {
-            return;
-        }
-
-        cl->buf = in->buf;
-        cl->next = nullptr;
-        *ll = cl;
-        ll = &cl->next;
-    }
-}
-
-
-/* From now on the response is read for the record alone. */
-void
-client_gone(context &ctx)
-{
-    ngx_log_error(NGX_LOG_INFO, ctx.request->connection->log, 0,
-                  "idempotency: the client is gone, its request runs on");
-
-    ctx.capture.client_gone = true;
-    ctx.request->keepalive = 0;
-    ctx.request->connection->error = 1;
-
-    /* Nobody will ever make room: what stands still for that must go on. */
-    ctx.request->connection->write->ready = 1;
-    ctx.request->connection->write->delayed = 0;
-
-    consume(ctx.capture.unsent);
-}
-
-
-/* In place of the upstream's: it would end the exchange for a slow client. */
-void
-write_to_client(ngx_http_request_t *r)
-{
-    context *ctx = find_context(r);
-    ngx_event_t *wev = r->connection->write;
-
-    if (wev->timedout && ctx->at == stage::running) {
-        wev->timedout = 0;
-        client_gone(*ctx);
-    }
-
-    ctx->run.write_event_handler(r);
-}
-
-
-void
-outlast_client(context &ctx)
-{
-    ngx_http_request_t *r = ctx.request;
-
-    if (r->upstream != nullptr && r->upstream->cleanup != nullptr
-        && r->write_event_handler != write_to_client && !ctx.conf->dry_run)
-    {
-        ctx.run.write_event_handler = r->write_event_handler;
-        r->write_event_handler = write_to_client;
-    }
-}
-
-
-ngx_int_t
-pass_on(context &ctx, ngx_chain_t *in)
-{
-    ngx_http_request_t *r = ctx.request;
-
-    if (ctx.capture.client_gone) {
-        consume(in);
-        return ctx.at == stage::running ? NGX_OK : NGX_ERROR;
-    }
-
-    ngx_int_t rc = next_body_filter(r, in);
-
-    note_passed(ctx, in);
-
-    if (rc != NGX_ERROR || !r->connection->error || ctx.conf->dry_run
-        || ctx.at != stage::running)
-    {
-        return rc;
-    }
-
-    client_gone(ctx);
-    consume(in);
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-stream(context &ctx, ngx_chain_t *in)
-{
-    capture_state &capture = ctx.capture;
-    portion p = measure(in);
-
-    if (fits(ctx, p) && !keep(ctx, in)) {
-        capture.overflow = true;
-    }
-
-    outlast_client(ctx);
-
-    if (p.last) {
-        settle(ctx, !is_truncated(ctx.request, p));
-    }
-
-    return pass_on(ctx, in);
-}
-
-
-ngx_int_t
-start_streaming(context &ctx)
-{
-    ctx.capture.how = capture_state::streamed;
-
-    ngx_int_t rc = next_header_filter(ctx.request);
-
-    if (rc == NGX_ERROR && ctx.request->connection->error
-        && !ctx.conf->dry_run) {
-        client_gone(ctx);
-        rc = NGX_OK;
-    }
-
-    if (ctx.request->header_only && rc == NGX_OK) {
-        settle(ctx, true);
-    }
-
-    return rc;
 }
 
 
@@ -381,47 +347,69 @@ stop_holding(context &ctx)
 
 
 ngx_int_t
-hold(context &ctx, ngx_chain_t *in)
+start_streaming(context &ctx)
 {
-    capture_state &capture = ctx.capture;
+    ctx.capture.how = mode::streamed;
+
+    ngx_int_t rc = next_header_filter(ctx.request);
+
+    if (rc == NGX_ERROR && ctx.request->connection->error
+        && !ctx.conf->dry_run) {
+        client_left(ctx);
+        rc = NGX_OK;
+    }
+
+    if (ctx.request->header_only && rc == NGX_OK) {
+        settle(ctx, true, nullptr);
+    }
+
+    return rc;
+}
+
+
+ngx_int_t
+stream(context &ctx, ngx_chain_t *in)
+{
     portion p = measure(in);
 
-    if (capture.waiting) {
-        return NGX_AGAIN;
+    if (fits(ctx, p) && !keep_body(ctx, in)) {
+        not_to_keep(ctx, not_kept::no_memory);
     }
 
-    if (is_truncated(ctx.request, p)) {
+    outlast_slow_client(ctx);
+
+    if (p.last) {
+        settle(ctx, !is_truncated(ctx.request, p), nullptr);
+    }
+
+    return pass_on(ctx, in);
+}
+
+
+ngx_int_t
+pass_on(context &ctx, ngx_chain_t *in)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.run.client.gone) {
         consume(in);
-        return fail_truncated(ctx);
+        return ctx.at == stage::running ? NGX_OK : NGX_ERROR;
     }
 
-    outlast_client(ctx);
+    ngx_int_t rc = next_body_filter(r, in);
 
-    if (!fits(ctx, p)) {
-        capture.size -= p.size;
+    note_passed(ctx, in);
 
-        ngx_int_t rc = stop_holding(ctx);
-
-        return rc == NGX_ERROR || rc > NGX_OK ? rc : stream(ctx, in);
+    if (rc != NGX_ERROR || !r->connection->error || ctx.conf->dry_run
+        || ctx.at != stage::running)
+    {
+        return rc;
     }
 
-    if (!keep(ctx, in)) {
-        return NGX_ERROR;
-    }
-
+    client_left(ctx);
     consume(in);
 
-    if (!p.last) {
-        return NGX_OK;
-    }
-
-    if (ctx.request->upstream != nullptr && !is_whole(ctx)) {
-        return fail_truncated(ctx);
-    }
-
-    capture.whole = true;
-
-    return settle_and_send(ctx);
+    return NGX_OK;
 }
 
 
@@ -433,7 +421,7 @@ ngx_int_t
 pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in)
 {
     if (in != nullptr && !r->subrequest_in_memory && !r->background) {
-        ctx.capture.overflow = true;
+        not_to_keep(ctx, not_kept::subrequest_output);
 
         ngx_int_t rc = stop_holding(ctx);
 
@@ -446,146 +434,24 @@ pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* And not an error page: then the exchange is over, or never was. */
+/* Counts a chain in; notes when the response is more than is kept. */
 bool
-is_own_answer(const context &ctx)
+fits(context &ctx, const portion &p)
 {
-    ngx_http_request_t *r = ctx.request;
-
-    if (ctx.run.frozen || ctx.run.handler_status != 0) {
-        return false;
-    }
-
-    return r->cached || r->upstream == ctx.run.upstream_before
-           || r->upstream->cleanup != nullptr;
-}
-
-
-ngx_int_t
-start_capture(context &ctx)
-{
-    ngx_http_request_t *r = ctx.request;
     capture_state &capture = ctx.capture;
 
-    capture = {};
-    capture.last = &capture.body;
-    capture.settled = {&ctx, outcome_settled};
-    capture.own_answer = is_own_answer(ctx);
-    capture.status = static_cast<unsigned>(r->headers_out.status);
-    capture.content_length = r->headers_out.content_length_n;
+    capture.size += p.size;
 
-    /* What was said before X-Accel-Redirect or an error page counts first. */
-    capture.word = ctx.run.frozen || spoken(ctx.run.word) ? ctx.run.word
-                                                          : read_app_word(ctx);
-    strip_app_word(r);
+    if (capture.size > static_cast<off_t>(ctx.conf->max_response)) {
+        not_to_keep(ctx, not_kept::too_large);
 
-    if (!keep_header(ctx)) {
-        return NGX_ERROR;
+    } else if (!p.in_memory) {
+        not_to_keep(ctx, not_kept::in_file);
     }
 
-    if (capture.content_length > static_cast<off_t>(ctx.conf->max_response)) {
-        capture.overflow = true;
-    }
-
-    if (!capture.overflow) {
-        r->filter_need_in_memory = 1;
-    }
-
-    /* The range filter would cut what is captured, or what is replayed. */
-    if (!ctx.conf->dry_run) {
-        r->allow_ranges = 0;
-    }
-
-    if (capture.overflow || !ctx.conf->hold || ctx.conf->dry_run
-        || r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-        || is_event_stream(view(r->headers_out.content_type)))
-    {
-        return start_streaming(ctx);
-    }
-
-    capture.how = capture_state::held;
-
-    if (!r->header_only) {
-        return NGX_OK;
-    }
-
-    capture.whole = true;
-    return settle_and_send(ctx);
+    return is_kept(capture);
 }
 
-
-/* A second header while one is held: the first will never be sent. */
-ngx_int_t
-header_filter(ngx_http_request_t *r)
-{
-    if (r != r->main) {
-        return next_header_filter(r);
-    }
-
-    context *ctx = find_context(r);
-
-    if (ctx != nullptr && ctx->at == stage::running) {
-        return start_capture(*ctx);
-    }
-
-    if (location(r)->store != nullptr) {
-        strip_app_word(r);
-    }
-
-    return next_header_filter(r);
-}
-
-
-ngx_int_t
-body_filter(ngx_http_request_t *r, ngx_chain_t *in)
-{
-    context *ctx = find_context(r->main);
-
-    if (ctx == nullptr || ctx->capture.how == capture_state::none) {
-        return next_body_filter(r, in);
-    }
-
-    bool held = ctx->capture.how == capture_state::held;
-
-    if (r != r->main) {
-        return held ? pass_foreign(*ctx, r, in) : next_body_filter(r, in);
-    }
-
-    if (held) {
-        return hold(*ctx, in);
-    }
-
-    return ctx->at == stage::running ? stream(*ctx, in) : pass_on(*ctx, in);
-}
-
-}
-
-
-/*
- * Sends a response from our place in the chain: the filters above it (range
- * bodies, conditions) saw it once, those below it are to see it.
- */
-ngx_int_t
-send_below(ngx_http_request_t *r, ngx_chain_t *body)
-{
-    ngx_int_t rc = next_header_filter(r);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
-    return next_body_filter(r, body);
-}
-
-
-void
-init_response_filters()
-{
-    next_header_filter = ngx_http_top_header_filter;
-    ngx_http_top_header_filter = header_filter;
-
-    next_body_filter = ngx_http_top_body_filter;
-    ngx_http_top_body_filter = body_filter;
 }
 
 }

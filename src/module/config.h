@@ -92,18 +92,6 @@ struct location_conf {
 };
 
 
-template <class T>
-std::span<T>
-elements(const ngx_array_t *array)
-{
-    if (array == nullptr) {
-        return {};
-    }
-
-    return {static_cast<T *>(array->elts), array->nelts};
-}
-
-
 inline const location_conf *
 location(ngx_http_request_t *r)
 {

@@ -4,70 +4,9 @@ namespace idempotency {
 
 namespace {
 
-/* The store may answer when there is nobody left to hear. */
-void
-forget(context &ctx)
-{
-    store *backend = ctx.conf->store->backend;
+void end_context(void *data);
+void forget_operations(context &ctx);
 
-    if (ctx.claimer.under_way != nullptr) {
-        backend->forget(ctx.claimer);
-    }
-
-    if (ctx.run.renewed.under_way != nullptr) {
-        backend->forget(ctx.run.renewed);
-    }
-
-    if (ctx.capture.settled.under_way != nullptr) {
-        backend->forget(ctx.capture.settled);
-    }
-}
-
-
-/* Its address also tells our cleanup from others. */
-void
-end_context(void *data)
-{
-    auto *ctx = static_cast<context *>(data);
-
-    ctx->body.turn.stop();
-
-    if (ctx->at == stage::running) {
-        abandon_run(*ctx);
-    }
-
-    forget(*ctx);
-    leave(*ctx);
-
-    ctx->~context();
-}
-
-}
-
-
-/*
- * nginx forgets the contexts of a request's modules at each internal
- * redirect, but not its cleanups.
- */
-context *
-find_context(ngx_http_request_t *r)
-{
-    auto *ctx = static_cast<context *>(
-        ngx_http_get_module_ctx(r, ngx_http_idempotency_module));
-
-    if (ctx != nullptr || !(r->internal || r->filter_finalize)) {
-        return ctx;
-    }
-
-    for (ngx_pool_cleanup_t *c = r->pool->cleanup; c != nullptr; c = c->next) {
-        if (c->handler == end_context) {
-            ctx = static_cast<context *>(c->data);
-            ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
-            return ctx;
-        }
-    }
-
-    return nullptr;
 }
 
 
@@ -92,52 +31,46 @@ make_context(ngx_http_request_t *r, const location_conf *conf)
 }
 
 
-/* Not application/grpc-web, which has no trailers of its own. */
-bool
-is_grpc_type(std::string_view type)
+/*
+ * nginx clears the contexts of a request's modules at each internal redirect,
+ * but it keeps the cleanups.
+ */
+context *
+find_context(ngx_http_request_t *r)
 {
-    constexpr std::string_view grpc = "application/grpc";
+    auto *ctx = static_cast<context *>(
+        ngx_http_get_module_ctx(r, ngx_http_idempotency_module));
 
-    return same_name(type.substr(0, grpc.size()), grpc)
-           && (type.size() == grpc.size() || type[grpc.size()] == '+'
-               || type[grpc.size()] == ';');
-}
+    if (ctx != nullptr || !(r->internal || r->filter_finalize)) {
+        return ctx;
+    }
 
-
-/* It cannot be protected, so it may not run, not even on an error page. */
-ngx_int_t
-fail(context &ctx)
-{
-    ctx.at = stage::passed;
-    ctx.failed = true;
-
-    return NGX_HTTP_INTERNAL_SERVER_ERROR;
-}
-
-
-bool
-is_event_stream(std::string_view type)
-{
-    return same_name(type.substr(0, type.find_first_of("; ")),
-                     "text/event-stream");
-}
-
-
-unsigned
-find_header(ngx_http_request_t *r, const ngx_str_t &name, ngx_str_t &value)
-{
-    unsigned found = 0;
-
-    each_field(r->headers_in.headers, [&](ngx_table_elt_t &h) {
-        if (h.key.len == name.len
-            && ngx_strncmp(h.lowcase_key, name.data, name.len) == 0
-            && found++ == 0)
-        {
-            value = h.value;
+    for (ngx_pool_cleanup_t *c = r->pool->cleanup; c != nullptr; c = c->next) {
+        if (c->handler == end_context) {
+            ctx = static_cast<context *>(c->data);
+            ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
+            return ctx;
         }
-    });
+    }
 
-    return found;
+    return nullptr;
+}
+
+
+void
+move_to(context &ctx, stage to)
+{
+    if (!is_legal_move(ctx.at, to)) {
+        ngx_str_t from_name = str(name_of(ctx.at));
+        ngx_str_t to_name = str(name_of(to));
+
+        ngx_log_error(NGX_LOG_ALERT, ctx.request->connection->log, 0,
+                      "idempotency: request moved from stage \"%V\" to \"%V\" "
+                      "unexpectedly, this is a bug in the module",
+                      &from_name, &to_name);
+    }
+
+    ctx.at = to;
 }
 
 
@@ -157,12 +90,74 @@ resume(context &ctx)
 }
 
 
+ngx_int_t
+pass(context &ctx, status as)
+{
+    ctx.status = as;
+    move_to(ctx, stage::passed);
+
+    return NGX_DECLINED;
+}
+
+
+ngx_int_t
+fail(context &ctx)
+{
+    move_to(ctx, stage::failed);
+
+    return NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+
 void
 set_expires(context &ctx, std::uint64_t remaining)
 {
     ctx.expires = remaining == forever
                       ? -1
                       : ngx_time() + static_cast<time_t>(remaining / 1000);
+}
+
+
+namespace {
+
+/* The address of this function tells our cleanup from those of others. */
+void
+end_context(void *data)
+{
+    auto *ctx = static_cast<context *>(data);
+
+    ctx->body.turn.stop();
+
+    if (ctx->at == stage::running) {
+        abandon_run(*ctx);
+    }
+
+    forget_operations(*ctx);
+    leave(*ctx);
+
+    ctx->~context();
+}
+
+
+/* The store may answer after the request is gone. */
+void
+forget_operations(context &ctx)
+{
+    store *backend = ctx.conf->store->backend;
+
+    if (ctx.claim.waiter.under_way != nullptr) {
+        backend->forget(ctx.claim.waiter);
+    }
+
+    if (ctx.run.lease.renewed.under_way != nullptr) {
+        backend->forget(ctx.run.lease.renewed);
+    }
+
+    if (ctx.ending.settled.under_way != nullptr) {
+        backend->forget(ctx.ending.settled);
+    }
+}
+
 }
 
 }

@@ -54,12 +54,12 @@ is_header_name(std::string_view name)
 
 using setter = char *(ngx_conf_t *, ngx_command_t *, void *);
 
-/* stores.cpp */
+/* store_directives.cpp */
 setter set_store;
 setter set_idempotency;
 char *define_stores(ngx_conf_t *cf, main_conf *main);
 
-/* redis_stores.cpp */
+/* redis_directives.cpp */
 bool is_redis(const ngx_str_t &url);
 store *open_redis_store(ngx_conf_t *cf, const ngx_str_t &name,
                         const ngx_str_t &url, std::span<ngx_str_t> parameters);
@@ -70,5 +70,9 @@ setter set_key;
 setter set_key_length;
 setter set_methods;
 setter set_pointers;
+
+/* outcome_directives.cpp */
+setter set_ttl;
+setter set_unknown_status;
 
 }

@@ -1,6 +1,8 @@
-#include "contract/jsonrpc.h"
+#include "module/jsonrpc.h"
 
+#include "contract/jsonrpc.h"
 #include "module/context.h"
+#include "module/headers.h"
 
 #include <algorithm>
 
@@ -43,7 +45,7 @@ is_jsonrpc_error(context &ctx)
 {
     capture_state &capture = ctx.capture;
 
-    if (!ctx.conf->jsonrpc || capture.overflow || !ctx.body.json
+    if (!ctx.conf->jsonrpc || !is_kept(capture) || !ctx.body.json
         || ctx.request->headers_out.content_encoding != nullptr)
     {
         return false;

@@ -1,3 +1,5 @@
+#include "module/keeping.h"
+
 #include "contract/record.h"
 #include "module/context.h"
 
@@ -16,54 +18,20 @@ constexpr std::string_view never_kept[] = {
 };
 
 
-bool
-is_kept(const location_conf *conf, const ngx_table_elt_t &h)
-{
-    if (h.hash == 0 || !encodable(field{view(h.key), view(h.value)})) {
-        return false;
-    }
+/* By not_kept. */
+constexpr const char *reasons[] = {
+    "",
+    "it is larger than \"idempotency_max_response\"",
+    "it is in a file",
+    "it has more or longer headers than a record can hold",
+    "it is incomplete",
+    "a subrequest wrote a part of it",
+    "the application asked to discard it",
+    "there was no memory for it",
+};
 
-    std::string_view name = view(h.key);
-
-    for (std::string_view never : never_kept) {
-        if (same_name(name, never)) {
-            return false;
-        }
-    }
-
-    for (const ngx_str_t &hidden : elements<ngx_str_t>(conf->hidden)) {
-        if (same_name(name, view(hidden))) {
-            return false;
-        }
-    }
-
-    return true;
-}
-
-
-response_head
-describe(ngx_http_request_t *r)
-{
-    const ngx_http_headers_out_t &out = r->headers_out;
-    response_head head;
-
-    head.status = static_cast<std::uint16_t>(out.status);
-    head.content_length = out.content_length_n;
-    head.own_location = out.location != nullptr && out.location->hash != 0;
-
-    if (out.last_modified == nullptr) {
-        head.last_modified = out.last_modified_time;
-    }
-
-    head.status_line = view(out.status_line);
-    head.content_type = view(out.content_type);
-    head.charset = view(out.charset);
-    head.content_type_length = static_cast<std::uint16_t>(
-        ngx_min(out.content_type_len, out.content_type.len));
-
-    return head;
-}
-
+static_assert(std::size(reasons)
+              == static_cast<std::size_t>(not_kept::no_memory) + 1);
 
 struct fields_size {
     std::size_t bytes = 0;
@@ -71,59 +39,136 @@ struct fields_size {
 };
 
 
-fields_size
-measure_fields(const location_conf *conf, ngx_list_t &list)
-{
-    fields_size size;
+bool encode_header(context &ctx);
+bool encode_summary(context &ctx);
+bool keep_bytes(context &ctx, const u_char *bytes, std::size_t size);
+bool grow(context &ctx, std::size_t size);
+std::size_t next_size(const capture_state &capture);
+std::span<std::uint8_t> encode_trailers(context &ctx, std::size_t &count);
+response_head describe(ngx_http_request_t *r);
+fields_size measure_fields(const location_conf *conf, ngx_list_t &list);
+void encode_fields(const location_conf *conf, ngx_list_t &list,
+                   std::uint8_t *out);
+bool is_kept_field(const location_conf *conf, const ngx_table_elt_t &h);
 
-    each_field(list, [&](ngx_table_elt_t &h) {
-        if (is_kept(conf, h)) {
-            size.bytes += encoded_size(field{view(h.key), view(h.value)});
-            size.count++;
-        }
-    });
-
-    return size;
-}
-
-
-void
-encode_fields(const location_conf *conf, ngx_list_t &list, std::uint8_t *out)
-{
-    each_field(list, [&](ngx_table_elt_t &h) {
-        if (is_kept(conf, h)) {
-            out = encode(out, field{view(h.key), view(h.value)});
-        }
-    });
 }
 
 
 bool
-encode_header(context &ctx)
+keep_header(context &ctx)
 {
-    ngx_http_request_t *r = ctx.request;
-    response_head head = describe(r);
-    fields_size size = measure_fields(ctx.conf, r->headers_out.headers);
+    return encode_summary(ctx) && encode_header(ctx);
+}
 
-    /* A response that cannot be put down is passed on and not kept. */
-    if (!encodable(head) || size.count > max_fields) {
-        ctx.capture.overflow = true;
-        return true;
+
+bool
+keep_body(context &ctx, ngx_chain_t *in)
+{
+    for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
+        ngx_buf_t *b = cl->buf;
+
+        if (ngx_buf_in_memory(b)
+            && !keep_bytes(ctx, b->pos,
+                           static_cast<std::size_t>(b->last - b->pos)))
+        {
+            return false;
+        }
     }
-
-    ctx.capture.head = make_array<std::uint8_t>(r->pool, encoded_size(head)
-                                                             + size.bytes);
-
-    if (ctx.capture.head.data() == nullptr) {
-        return false;
-    }
-
-    encode_fields(ctx.conf, r->headers_out.headers,
-                  encode(ctx.capture.head.data(), head, size.count));
 
     return true;
 }
 
+
+std::span<piece>
+assemble(context &ctx)
+{
+    capture_state &capture = ctx.capture;
+    std::size_t trailer_count;
+    auto trailers = encode_trailers(ctx, trailer_count);
+    std::size_t bufs = 0;
+
+    for (ngx_chain_t *cl = capture.body; cl != nullptr; cl = cl->next) {
+        bufs++;
+    }
+
+    auto parts = make_array<piece>(ctx.request->pool, bufs + 2);
+
+    if (parts.data() == nullptr || trailers.data() == nullptr) {
+        return {};
+    }
+
+    set_body(capture.head.data(), static_cast<std::uint64_t>(capture.size),
+             trailer_count);
+
+    std::size_t n = 0;
+    parts[n++] = capture.head;
+
+    for (ngx_chain_t *cl = capture.body; cl != nullptr; cl = cl->next) {
+        ngx_buf_t *b = cl->buf;
+        parts[n++] = {b->pos, static_cast<std::size_t>(b->last - b->pos)};
+    }
+
+    parts[n++] = trailers;
+
+    return parts;
+}
+
+
+std::span<piece>
+no_content(context &ctx)
+{
+    response_head head;
+    head.status = NGX_HTTP_NO_CONTENT;
+
+    auto part = make_array<piece>(ctx.request->pool, 1);
+    auto bytes = make_array<std::uint8_t>(ctx.request->pool,
+                                          encoded_size(head));
+
+    if (part.data() == nullptr || bytes.data() == nullptr) {
+        return {};
+    }
+
+    encode(bytes.data(), head, 0);
+    part[0] = bytes;
+
+    return part;
+}
+
+
+bool
+is_whole(const context &ctx)
+{
+    const capture_state &capture = ctx.capture;
+
+    return capture.content_length < 0 || capture.size == capture.content_length
+           || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
+           || capture.status == 204;
+}
+
+
+void
+not_to_keep(context &ctx, not_kept why)
+{
+    if (is_kept(ctx.capture)) {
+        ctx.capture.why_not = why;
+    }
+}
+
+
+void
+log_not_kept(const context &ctx)
+{
+    not_kept why = is_kept(ctx.capture) ? not_kept::no_memory
+                                        : ctx.capture.why_not;
+
+    ngx_log_error(NGX_LOG_INFO, ctx.request->connection->log, 0,
+                  "idempotency: the response is not kept: %s; retries get 409 "
+                  "response_not_kept",
+                  reasons[static_cast<std::size_t>(why)]);
+}
+
+
+namespace {
 
 /* Status and Location: what a client is told of a response that is gone. */
 bool
@@ -167,41 +212,106 @@ encode_summary(context &ctx)
 }
 
 
-/* A buffer of this size at the end of the body. */
 bool
-grow(context &ctx, std::size_t size)
+encode_header(context &ctx)
 {
-    capture_state &capture = ctx.capture;
-    ngx_chain_t *cl = ngx_alloc_chain_link(ctx.request->pool);
-    ngx_buf_t *b = ngx_create_temp_buf(ctx.request->pool, size);
+    ngx_http_request_t *r = ctx.request;
+    response_head head = describe(r);
+    fields_size size = measure_fields(ctx.conf, r->headers_out.headers);
 
-    if (cl == nullptr || b == nullptr) {
+    /* A response that cannot be put down is passed on and not kept. */
+    if (!encodable(head) || size.count > max_fields) {
+        not_to_keep(ctx, not_kept::not_encodable);
+        return true;
+    }
+
+    ctx.capture.head = make_array<std::uint8_t>(r->pool, encoded_size(head)
+                                                             + size.bytes);
+
+    if (ctx.capture.head.data() == nullptr) {
         return false;
     }
 
-    cl->buf = b;
-    cl->next = nullptr;
-    *capture.last = cl;
-    capture.last = &cl->next;
-    capture.tail = b;
+    encode_fields(ctx.conf, r->headers_out.headers,
+                  encode(ctx.capture.head.data(), head, size.count));
 
     return true;
 }
 
 
-/* The promised length at once, or else twice the last. */
-std::size_t
-next_size(const capture_state &capture)
+response_head
+describe(ngx_http_request_t *r)
 {
-    if (capture.tail != nullptr) {
-        auto last = static_cast<std::size_t>(capture.tail->end
-                                             - capture.tail->start);
-        return ngx_min(last * 2, largest_piece);
+    const ngx_http_headers_out_t &out = r->headers_out;
+    response_head head;
+
+    head.status = static_cast<std::uint16_t>(out.status);
+    head.content_length = out.content_length_n;
+    head.own_location = out.location != nullptr && out.location->hash != 0;
+
+    if (out.last_modified == nullptr) {
+        head.last_modified = out.last_modified_time;
     }
 
-    return capture.content_length > 0
-               ? static_cast<std::size_t>(capture.content_length)
-               : first_piece;
+    head.status_line = view(out.status_line);
+    head.content_type = view(out.content_type);
+    head.charset = view(out.charset);
+    head.content_type_length = static_cast<std::uint16_t>(
+        ngx_min(out.content_type_len, out.content_type.len));
+
+    return head;
+}
+
+
+fields_size
+measure_fields(const location_conf *conf, ngx_list_t &list)
+{
+    fields_size size;
+
+    each_field(list, [&](ngx_table_elt_t &h) {
+        if (is_kept_field(conf, h)) {
+            size.bytes += encoded_size(field{view(h.key), view(h.value)});
+            size.count++;
+        }
+    });
+
+    return size;
+}
+
+
+void
+encode_fields(const location_conf *conf, ngx_list_t &list, std::uint8_t *out)
+{
+    each_field(list, [&](ngx_table_elt_t &h) {
+        if (is_kept_field(conf, h)) {
+            out = encode(out, field{view(h.key), view(h.value)});
+        }
+    });
+}
+
+
+bool
+is_kept_field(const location_conf *conf, const ngx_table_elt_t &h)
+{
+    if (h.hash == 0 || !encodable(field{view(h.key), view(h.value)})) {
+        return false;
+    }
+
+    std::string_view name = view(h.key);
+
+    for (std::string_view never : never_kept) {
+        if (same_name(name, never)) {
+            return false;
+        }
+    }
+
+    for (const ngx_str_t &hidden : elements<ngx_str_t>(conf->hidden)) {
+        if (same_name(name, view(hidden))) {
+            return false;
+        }
+    }
+
+    return true;
 }
 
 
@@ -232,6 +342,44 @@ keep_bytes(context &ctx, const u_char *bytes, std::size_t size)
 }
 
 
+/* The promised length at once, or else twice the last. */
+std::size_t
+next_size(const capture_state &capture)
+{
+    if (capture.tail != nullptr) {
+        auto last = static_cast<std::size_t>(capture.tail->end
+                                             - capture.tail->start);
+        return ngx_min(last * 2, largest_piece);
+    }
+
+    return capture.content_length > 0
+               ? static_cast<std::size_t>(capture.content_length)
+               : first_piece;
+}
+
+
+/* A buffer of this size at the end of the body. */
+bool
+grow(context &ctx, std::size_t size)
+{
+    capture_state &capture = ctx.capture;
+    ngx_chain_t *cl = ngx_alloc_chain_link(ctx.request->pool);
+    ngx_buf_t *b = ngx_create_temp_buf(ctx.request->pool, size);
+
+    if (cl == nullptr || b == nullptr) {
+        return false;
+    }
+
+    cl->buf = b;
+    cl->next = nullptr;
+    *capture.last = cl;
+    capture.last = &cl->next;
+    capture.tail = b;
+
+    return true;
+}
+
+
 /* Nothing: no memory, or too many of them. */
 std::span<std::uint8_t>
 encode_trailers(context &ctx, std::size_t &count)
@@ -254,91 +402,6 @@ encode_trailers(context &ctx, std::size_t &count)
     return bytes;
 }
 
-
-}
-
-
-/* Before any other filter may change the header. */
-bool
-keep_header(context &ctx)
-{
-    return encode_summary(ctx) && encode_header(ctx);
-}
-
-
-bool
-keep(context &ctx, ngx_chain_t *in)
-{
-    for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
-        ngx_buf_t *b = cl->buf;
-
-        if (ngx_buf_in_memory(b)
-            && !keep_bytes(ctx, b->pos,
-                           static_cast<std::size_t>(b->last - b->pos)))
-        {
-            return false;
-        }
-    }
-
-    return true;
-}
-
-
-/* The encoded response; nothing if there is no memory for it. */
-std::span<piece>
-assemble(context &ctx)
-{
-    capture_state &capture = ctx.capture;
-    std::size_t trailer_count;
-    auto trailers = encode_trailers(ctx, trailer_count);
-    std::size_t bufs = 0;
-
-    for (ngx_chain_t *cl = capture.body; cl != nullptr; cl = cl->next) {
-        bufs++;
-    }
-
-    auto parts = make_array<piece>(ctx.request->pool, bufs + 2);
-
-    if (parts.data() == nullptr || trailers.data() == nullptr) {
-        return {};
-    }
-
-    set_body(capture.head.data(), static_cast<std::uint64_t>(capture.size),
-             trailer_count);
-
-    std::size_t n = 0;
-    parts[n++] = capture.head;
-
-    for (ngx_chain_t *cl = capture.body; cl != nullptr; cl = cl->next) {
-        ngx_buf_t *b = cl->buf;
-        parts[n++] = {b->pos, static_cast<std::size_t>(b->last - b->pos)};
-    }
-
-    parts[n++] = trailers;
-
-    return parts;
-}
-
-
-/* What idempotency_replay empty keeps. */
-std::span<piece>
-no_content(context &ctx)
-{
-    response_head head;
-    head.status = NGX_HTTP_NO_CONTENT;
-
-    auto part = make_array<piece>(ctx.request->pool, 1);
-    auto bytes = make_array<std::uint8_t>(ctx.request->pool,
-                                          encoded_size(head));
-
-    if (part.data() == nullptr || bytes.data() == nullptr) {
-        return {};
-    }
-
-    encode(bytes.data(), head, 0);
-    part[0] = bytes;
-
-    return part;
 }
 
 }

@@ -1,5 +1,10 @@
+#include "module/body.h"
+#include "module/capture.h"
 #include "module/config.h"
-#include "module/context.h"
+#include "module/gate.h"
+#include "module/peers.h"
+#include "module/variables.h"
+#include "module/waiting.h"
 #include "ngx.h"
 
 namespace idempotency {
@@ -32,7 +37,7 @@ add_gate(ngx_conf_t *cf)
 
 
 ngx_int_t
-init_module(ngx_conf_t *cf)
+add_to_nginx(ngx_conf_t *cf)
 {
     auto *main = static_cast<main_conf *>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module));
@@ -107,7 +112,7 @@ exit_worker(ngx_cycle_t *cycle)
 
 ngx_http_module_t http_module = {
     add_variables, /* preconfiguration */
-    init_module,   /* postconfiguration */
+    add_to_nginx,  /* postconfiguration */
 
     create_main_conf, /* create main configuration */
     init_main_conf,   /* init main configuration */

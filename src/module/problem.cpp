@@ -1,6 +1,7 @@
 #include "module/problem.h"
 
 #include "contract/record.h"
+#include "module/capture.h"
 #include "module/context.h"
 
 namespace idempotency {
@@ -162,7 +163,7 @@ describe_original(context &ctx)
     ngx_str_t none = ngx_string("");
 
     if (ctx.error != error_code::response_not_kept
-        || !original.open(ctx.answer.response))
+        || !original.open(ctx.claim.answer.response))
     {
         return none;
     }
@@ -308,6 +309,25 @@ error_by_name(std::string_view name)
 }
 
 
+/* In a dry run a refusal is only logged. */
+ngx_int_t
+refuse(context &ctx, refusal why)
+{
+    if (ctx.conf->dry_run) {
+        ngx_str_t name = str(name_of(why.code));
+
+        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
+                      "idempotency: dry run, would be refused: %V", &name);
+
+        ctx.error = why.code;
+        return pass(ctx, why.status);
+    }
+
+    ctx.status = why.status;
+    return send_problem(ctx, why.code);
+}
+
+
 ngx_int_t
 send_problem(context &ctx, error_code code)
 {
@@ -316,18 +336,18 @@ send_problem(context &ctx, error_code code)
     ngx_uint_t status = status_of(ctx.conf, code);
     ngx_str_t name = str(p.name);
 
-    ctx.at = stage::passed;
+    bool again = ctx.at == stage::refused;
+
+    move_to(ctx, stage::refused);
     ctx.error = code;
 
-    if (!ctx.headers_pushed) {
+    if (!again) {
         ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
                       "idempotency: refused: %V", &name);
 
         if (!push_headers(ctx, code)) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
-
-        ctx.headers_pushed = true;
     }
 
     if (ngx_http_discard_request_body(r) != NGX_OK) {

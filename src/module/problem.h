@@ -7,6 +7,7 @@
 namespace idempotency {
 
 struct context;
+enum class status : std::uint8_t;
 
 /* In the order of the table in problem.cpp. */
 enum class error_code : std::uint8_t {
@@ -30,15 +31,25 @@ struct error_status {
 };
 
 
+/* Why a request is not run. */
+struct refusal {
+    idempotency::status status;
+    error_code code;
+};
+
+
 std::string_view name_of(error_code code);
 
 /* none: there is no such code. */
 error_code error_by_name(std::string_view name);
 
 /*
- * Answers the request with the error, as the last deed of a phase handler:
- * returns what that handler is to return.
+ * Answers the request with the error; in a dry run only logs it.  Returns what
+ * the phase handler has to return.
  */
+ngx_int_t refuse(context &ctx, refusal why);
+
+/* The same, also in a dry run and without a change of the status. */
 ngx_int_t send_problem(context &ctx, error_code code);
 
 /* The same from a filter, in place of another response. */

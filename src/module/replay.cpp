@@ -1,5 +1,8 @@
+#include "module/replay.h"
+
 #include "contract/record.h"
 #include "module/context.h"
+#include "module/jsonrpc.h"
 
 namespace idempotency {
 
@@ -296,7 +299,7 @@ replay(context &ctx)
     ngx_http_request_t *r = ctx.request;
     response_reader reader;
 
-    if (!reader.open(ctx.answer.response)) {
+    if (!reader.open(ctx.claim.answer.response)) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "idempotency: a stored response cannot be read");
         ctx.status = status::store_error;
@@ -304,7 +307,7 @@ replay(context &ctx)
     }
 
     ctx.status = status::replay;
-    ctx.at = stage::passed;
+    move_to(ctx, stage::replayed);
 
     ngx_http_finalize_request(r, send_response(ctx, reader));
 
@@ -318,7 +321,7 @@ send_replay(context &ctx)
 {
     response_reader reader;
 
-    if (!reader.open(ctx.answer.response)) {
+    if (!reader.open(ctx.claim.answer.response)) {
         return NGX_ERROR;
     }
 

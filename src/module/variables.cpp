@@ -1,3 +1,5 @@
+#include "module/variables.h"
+
 #include "module/context.h"
 
 namespace idempotency {
@@ -102,7 +104,7 @@ get_key(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
 bool
 has_fingerprint(const context *ctx)
 {
-    return ctx != nullptr && ctx->hashed;
+    return ctx != nullptr && ctx->body.has_fingerprint;
 }
 
 
@@ -115,7 +117,7 @@ get_fingerprint(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    return found_hex(r, v, ctx->fingerprint);
+    return found_hex(r, v, ctx->body.fingerprint);
 }
 
 
@@ -128,8 +130,8 @@ get_age(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    return found_text(r, v, "%uL",
-                      static_cast<std::uint64_t>(ctx->answer.age / 1000));
+    return found_text(
+        r, v, "%uL", static_cast<std::uint64_t>(ctx->claim.answer.age / 1000));
 }
 
 
@@ -166,7 +168,7 @@ get_token(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    return found_hex(r, v, ctx->own.owner);
+    return found_hex(r, v, ctx->claim.own.owner);
 }
 
 
@@ -179,7 +181,7 @@ get_attempt(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
         return not_found(v);
     }
 
-    return found_text(r, v, "%uD", ctx->answer.attempt);
+    return found_text(r, v, "%uD", ctx->run.attempt);
 }
 
 
@@ -193,8 +195,8 @@ get_store_time(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
     }
 
     return found_text(r, v, "%T.%03M",
-                      static_cast<time_t>(ctx->store_time / 1000),
-                      ctx->store_time % 1000);
+                      static_cast<time_t>(ctx->claim.store_time / 1000),
+                      ctx->claim.store_time % 1000);
 }
 
 

@@ -1,15 +1,18 @@
+#include "module/waiting.h"
+
 #include "module/context.h"
+#include "module/shared_response.h"
 
 namespace idempotency {
 
 /*
  * The requests of this worker that wait for one record: same name, same
- * fingerprint, same location.  One of them at most asks the store, or runs;
- * what it learns decides about the rest, so that a thousand waiters cost the
+ * fingerprint, same location.  One of them at most asks the store, or runs.
+ * What it learns decides for the rest, so that a thousand waiters cost the
  * store no more than one.  While the owner is in another worker or on another
- * machine the first in the queue asks again now and then.
+ * machine, the first in the queue asks again now and then.
  */
-struct shared_wait {
+struct wait_group {
     ngx_queue_t link;
     ngx_queue_t waiters;
     context *asker; /* asks the store, or runs */
@@ -32,209 +35,270 @@ constexpr std::size_t bucket_count = 256;
 
 ngx_queue_t buckets[bucket_count];
 
+template <class F>
+void each_group(const digest &name, F call);
+wait_group *find_group(const context &ctx);
+wait_group *make_group(const context &ctx);
+ngx_queue_t *bucket_of(const digest &name);
+void start_waiting(context &ctx);
+void woken(ngx_event_t *event);
+void give_up(ngx_event_t *event);
+bool is_known_pending(const context &ctx);
+bool is_asker(const context &ctx);
+wait_group *take_out(context &ctx);
+context *waiter_of(ngx_queue_t *link);
+void tell(context &ctx, const claim_answer &answer, shared_response *copy);
+void wake(context &ctx);
+void wake_first(wait_group *group);
+void poll_store(ngx_event_t *event);
+void poll_or_end(wait_group *group);
 
-ngx_queue_t *
-bucket_of(const digest &name)
-{
-    return &buckets[name[0] % bucket_count];
 }
 
 
-shared_wait *
-find_wait(const context &ctx)
+void
+init_waiting()
 {
-    ngx_queue_t *bucket = bucket_of(ctx.own.name);
+    for (ngx_queue_t &bucket : buckets) {
+        ngx_queue_init(&bucket);
+    }
+}
 
-    for (ngx_queue_t *q = ngx_queue_head(bucket);
-         q != ngx_queue_sentinel(bucket); q = ngx_queue_next(q))
-    {
-        auto *wait = ngx_queue_data(q, shared_wait, link);
 
-        if (wait->name == ctx.own.name && wait->fingerprint == ctx.fingerprint
-            && wait->conf == ctx.conf)
-        {
-            return wait;
+bool
+join(context &ctx)
+{
+    if (ctx.conf->wait == 0 || ctx.conf->dry_run || ctx.wait.started) {
+        return false;
+    }
+
+    wait_group *group = find_group(ctx);
+
+    if (group == nullptr) {
+        group = make_group(ctx);
+
+        if (group != nullptr) {
+            group->asker = &ctx;
+            ctx.wait.group = group;
         }
+
+        return false;
     }
 
-    return nullptr;
+    if (!watch_client(ctx.request)) {
+        return false;
+    }
+
+    start_waiting(ctx);
+    ctx.claim.answer = group->last;
+    ctx.wait.group = group;
+    move_to(ctx, stage::parked);
+    ngx_queue_insert_tail(&group->waiters, &ctx.wait.link.queue);
+
+    return true;
 }
 
 
-context *
-waiter_of(ngx_queue_t *link)
+/*
+ * A request that has asked the store in vain goes back to the head of the
+ * queue, and the next question comes later than the last.
+ */
+bool
+park(context &ctx)
 {
-    auto *place = ngx_queue_data(link, waiting_link, queue);
+    if (!is_asker(ctx) || ctx.wait.over || !watch_client(ctx.request)) {
+        return false;
+    }
 
-    return place->waiter;
+    wait_group *group = ctx.wait.group;
+
+    if (!ctx.wait.started) {
+        start_waiting(ctx);
+
+    } else {
+        group->step = ngx_min(group->step * 2, longest_step);
+    }
+
+    group->last = ctx.claim.answer;
+    group->met = true;
+    group->met_at = ngx_current_msec;
+    group->asker = nullptr;
+    move_to(ctx, stage::parked);
+    ngx_queue_insert_head(&group->waiters, &ctx.wait.link.queue);
+
+    poll_or_end(group);
+
+    return true;
+}
+
+
+bool
+was_pending(context &ctx)
+{
+    if (is_asker(ctx) && ctx.wait.group->met) {
+        ctx.claim.answer = ctx.wait.group->last;
+        return true;
+    }
+
+    if (ctx.wait.last_met) {
+        ctx.claim.answer = *ctx.wait.last_met;
+        return true;
+    }
+
+    return false;
 }
 
 
 void
-wake(context &ctx)
+note_claimed(context &ctx)
 {
-    if (!ctx.wait.wake.event.posted) {
-        ngx_post_event(&ctx.wait.wake.event, &ngx_posted_events);
+    if (is_asker(ctx)) {
+        ctx.wait.group->met = false;
     }
 }
 
 
 void
-wake_first(shared_wait *wait)
+share_answer(context &ctx)
 {
-    if (wait->asker == nullptr && !ngx_queue_empty(&wait->waiters)) {
-        wake(*waiter_of(ngx_queue_head(&wait->waiters)));
+    if (!is_asker(ctx)) {
+        return;
     }
+
+    const claim_answer &answer = ctx.claim.answer;
+    wait_group *group = take_out(ctx);
+    shared_response *copy = nullptr;
+
+    if (!ngx_queue_empty(&group->waiters) && !answer.response.empty()) {
+        copy = copy_response(answer.response);
+    }
+
+    while (!ngx_queue_empty(&group->waiters)) {
+        context *other = waiter_of(ngx_queue_head(&group->waiters));
+
+        take_out(*other);
+        other->wait.deadline.stop();
+        tell(*other, answer, copy);
+    }
+
+    drop_response(copy);
+    poll_or_end(group);
+}
+
+
+/*
+ * If the request was to ask the store, or has run, the next one does not have
+ * to wait for the timer.
+ */
+void
+leave(context &ctx)
+{
+    if (ctx.wait.started) {
+        ctx.wait.deadline.stop();
+    }
+
+    if (ctx.wait.group == nullptr) {
+
+        /* It was told the answer, and dies before it could act on it. */
+        if (ctx.wait.started) {
+            ctx.wait.wake.stop();
+        }
+
+        return;
+    }
+
+    bool next = is_asker(ctx);
+
+    if (!next) {
+        next = ctx.wait.wake.event.posted;
+        ctx.wait.wake.stop();
+    }
+
+    wait_group *group = take_out(ctx);
+
+    if (next) {
+        wake_first(group);
+    }
+
+    poll_or_end(group);
 }
 
 
 void
-poll_store(ngx_event_t *event)
+wake_one(context &ctx)
 {
-    wake_first(own_event::owner_of<shared_wait>(event));
+    leave(ctx);
+
+    each_group(ctx.claim.own.name, wake_first);
 }
 
 
-shared_wait *
-make_wait(const context &ctx)
+namespace {
+
+wait_group *
+find_group(const context &ctx)
 {
-    void *memory = ngx_alloc(sizeof(shared_wait), ngx_cycle->log);
+    wait_group *found = nullptr;
+
+    each_group(ctx.claim.own.name, [&](wait_group *group) {
+        if (group->fingerprint == ctx.body.fingerprint
+            && group->conf == ctx.conf) {
+            found = group;
+        }
+    });
+
+    return found;
+}
+
+
+wait_group *
+make_group(const context &ctx)
+{
+    void *memory = ngx_alloc(sizeof(wait_group), ngx_cycle->log);
 
     if (memory == nullptr) {
         return nullptr;
     }
 
-    auto *wait = ::new (memory) shared_wait{};
+    auto *group = ::new (memory) wait_group{};
 
-    wait->name = ctx.own.name;
-    wait->fingerprint = ctx.fingerprint;
-    wait->conf = ctx.conf;
-    wait->step = first_step;
-    wait->last.result = claim_result::found;
-    wait->last.same_fingerprint = true;
-    wait->poll.init(wait, poll_store, ngx_cycle->log);
-    ngx_queue_init(&wait->waiters);
-    ngx_queue_insert_tail(bucket_of(wait->name), &wait->link);
+    group->name = ctx.claim.own.name;
+    group->fingerprint = ctx.body.fingerprint;
+    group->conf = ctx.conf;
+    group->step = first_step;
+    group->last.result = claim_result::found;
+    group->last.same_fingerprint = true;
+    group->poll.init(group, poll_store, ngx_cycle->log);
+    ngx_queue_init(&group->waiters);
+    ngx_queue_insert_tail(bucket_of(group->name), &group->link);
 
-    return wait;
+    return group;
 }
 
 
-/* As long as anyone waits and nobody asks, the store is asked now and then. */
+/* The call may not end a group. */
+template <class F>
 void
-go_on(shared_wait *wait)
+each_group(const digest &name, F call)
 {
-    if (wait->asker != nullptr) {
-        return;
-    }
+    ngx_queue_t *bucket = bucket_of(name);
 
-    if (ngx_queue_empty(&wait->waiters)) {
-        wait->poll.stop();
-        ngx_queue_remove(&wait->link);
-        ngx_free(wait);
-        return;
-    }
+    for (ngx_queue_t *q = ngx_queue_head(bucket);
+         q != ngx_queue_sentinel(bucket); q = ngx_queue_next(q))
+    {
+        auto *group = ngx_queue_data(q, wait_group, link);
 
-    if (!wait->poll.event.timer_set) {
-        ngx_add_timer(
-            &wait->poll.event,
-            wait->step + static_cast<ngx_msec_t>(ngx_random()) % wait->step);
+        if (group->name == name) {
+            call(group);
+        }
     }
 }
 
 
-bool
-is_asker(const context &ctx)
+ngx_queue_t *
+bucket_of(const digest &name)
 {
-    return ctx.wait.key != nullptr && ctx.wait.key->asker == &ctx;
-}
-
-
-/* Out of the queue, or no more the one who asks. */
-shared_wait *
-take_out(context &ctx)
-{
-    shared_wait *wait = ctx.wait.key;
-
-    if (is_asker(ctx)) {
-        wait->asker = nullptr;
-
-    } else {
-        ngx_queue_remove(&ctx.wait.link.queue);
-    }
-
-    ctx.wait.key = nullptr;
-
-    return wait;
-}
-
-
-/* The first in the queue asks again, or has been told what it waited for. */
-void
-woken(ngx_event_t *event)
-{
-    auto *ctx = own_event::owner_of<context>(event);
-
-    if (ctx->at == stage::parked) {
-        shared_wait *wait = take_out(*ctx);
-
-        wait->asker = ctx;
-        ctx->wait.key = wait;
-        ctx->at = stage::ready;
-    }
-
-    resume(*ctx);
-}
-
-
-/*
- * Whether the record is known to be pending: it runs in this worker, or the
- * store has said so since this one came, and not too long ago.
- */
-bool
-is_sure(const context &ctx)
-{
-    const shared_wait *wait = ctx.wait.key;
-    auto since_met = static_cast<ngx_msec_int_t>(ngx_current_msec
-                                                 - wait->met_at);
-    auto waited = static_cast<ngx_msec_int_t>(ngx_current_msec
-                                              - ctx.wait.since);
-
-    if (wait->asker != nullptr && wait->asker->at == stage::running) {
-        return true;
-    }
-
-    return wait->met && since_met <= waited
-           && since_met <= static_cast<ngx_msec_int_t>(3 * longest_step);
-}
-
-
-void
-give_up(ngx_event_t *event)
-{
-    auto *ctx = own_event::owner_of<context>(event);
-
-    ctx->wait.over = true;
-
-    if (ctx->at != stage::parked) {
-        return;
-    }
-
-    bool next = ctx->wait.wake.event.posted;
-
-    ctx->wait.wake.stop();
-    ctx->at = is_sure(*ctx) ? stage::answered : stage::ready;
-    ctx->wait.met = ctx->wait.key->met;
-    ctx->wait.last = ctx->wait.key->last;
-
-    shared_wait *wait = take_out(*ctx);
-
-    if (next) {
-        wake_first(wait);
-    }
-
-    go_on(wait);
-    resume(*ctx);
+    return &buckets[name[0] % bucket_count];
 }
 
 
@@ -252,284 +316,181 @@ start_waiting(context &ctx)
 }
 
 
-/* As limit_req does: a client that leaves frees its place. */
-bool
-watch_client(ngx_http_request_t *r)
+/* The first in the queue asks again, or has been told what it waited for. */
+void
+woken(ngx_event_t *event)
 {
-    ngx_event_t *rev = r->connection->read;
+    auto *ctx = own_event::owner_of<context>(event);
 
-    if (rev->ready) {
-        ngx_post_event(rev, &ngx_posted_events);
+    if (ctx->at == stage::parked) {
+        wait_group *group = take_out(*ctx);
 
-    } else if (ngx_handle_read_event(rev, 0) != NGX_OK) {
-        return false;
+        group->asker = ctx;
+        ctx->wait.group = group;
+        move_to(*ctx, stage::ready);
     }
 
-    r->read_event_handler = ngx_http_test_reading;
-    r->write_event_handler = ngx_http_request_empty_handler;
-
-    return true;
-}
-
-
-/*
- * The asker's memory goes with its request, so a response that others are to
- * get is copied once, and goes with the last of them.
- */
-struct shared_response {
-    std::size_t users;
-
-    std::uint8_t *bytes()
-    {
-        return reinterpret_cast<std::uint8_t *>(this + 1);
-    }
-};
-
-
-shared_response *
-copy_response(const claim_answer &answer)
-{
-    auto *copy = static_cast<shared_response *>(ngx_alloc(
-        sizeof(shared_response) + answer.response.size(), ngx_cycle->log));
-
-    if (copy != nullptr) {
-        copy->users = 1;
-        ngx_memcpy(copy->bytes(), answer.response.data(),
-                   answer.response.size());
-    }
-
-    return copy;
+    resume(*ctx);
 }
 
 
 void
-drop_response(void *data)
+give_up(ngx_event_t *event)
 {
-    auto *copy = static_cast<shared_response *>(data);
+    auto *ctx = own_event::owner_of<context>(event);
 
-    if (copy != nullptr && --copy->users == 0) {
-        ngx_free(copy);
+    ctx->wait.over = true;
+
+    if (ctx->at != stage::parked) {
+        return;
     }
+
+    bool next = ctx->wait.wake.event.posted;
+
+    ctx->wait.wake.stop();
+    move_to(*ctx, is_known_pending(*ctx) ? stage::answered : stage::ready);
+
+    if (ctx->wait.group->met) {
+        ctx->wait.last_met = ctx->wait.group->last;
+    }
+
+    wait_group *group = take_out(*ctx);
+
+    if (next) {
+        wake_first(group);
+    }
+
+    poll_or_end(group);
+    resume(*ctx);
+}
+
+
+/*
+ * Whether the record is known to be pending: it runs in this worker, or the
+ * store has said so since this request came, and not too long ago.
+ */
+bool
+is_known_pending(const context &ctx)
+{
+    const wait_group *group = ctx.wait.group;
+    auto since_met = static_cast<ngx_msec_int_t>(ngx_current_msec
+                                                 - group->met_at);
+    auto waited = static_cast<ngx_msec_int_t>(ngx_current_msec
+                                              - ctx.wait.since);
+
+    if (group->asker != nullptr && group->asker->at == stage::running) {
+        return true;
+    }
+
+    return group->met && since_met <= waited
+           && since_met <= static_cast<ngx_msec_int_t>(3 * longest_step);
+}
+
+
+bool
+is_asker(const context &ctx)
+{
+    return ctx.wait.group != nullptr && ctx.wait.group->asker == &ctx;
+}
+
+
+/* Out of the queue, or no longer the one that asks. */
+wait_group *
+take_out(context &ctx)
+{
+    wait_group *group = ctx.wait.group;
+
+    if (is_asker(ctx)) {
+        group->asker = nullptr;
+
+    } else {
+        ngx_queue_remove(&ctx.wait.link.queue);
+    }
+
+    ctx.wait.group = nullptr;
+
+    return group;
+}
+
+
+context *
+waiter_of(ngx_queue_t *link)
+{
+    auto *place = ngx_queue_data(link, wait_link, queue);
+
+    return place->waiter;
 }
 
 
 void
 tell(context &ctx, const claim_answer &answer, shared_response *copy)
 {
-    ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(ctx.request->pool, 0);
+    ctx.claim.answer = answer;
+    move_to(ctx, stage::answered);
 
-    ctx.answer = answer;
-    ctx.at = stage::answered;
+    if (!answer.response.empty()) {
+        ctx.claim.answer.response = {};
 
-    if (cleanup != nullptr && copy != nullptr) {
-        copy->users++;
-        cleanup->handler = drop_response;
-        cleanup->data = copy;
-        ctx.answer.response = {copy->bytes(), answer.response.size()};
+        if (copy != nullptr) {
+            ctx.claim.answer.response = use_response(ctx.request, copy);
+        }
 
-    } else if (!answer.response.empty()) {
-        ctx.answer.result = claim_result::unreadable;
-        ctx.answer.response = {};
+        if (ctx.claim.answer.response.empty()) {
+            ctx.claim.answer.result = claim_result::unreadable;
+        }
     }
 
     wake(ctx);
 }
 
+
+void
+wake(context &ctx)
+{
+    if (!ctx.wait.wake.event.posted) {
+        ngx_post_event(&ctx.wait.wake.event, &ngx_posted_events);
+    }
 }
 
 
 void
-init_waiting()
+wake_first(wait_group *group)
 {
-    for (ngx_queue_t &bucket : buckets) {
-        ngx_queue_init(&bucket);
+    if (group->asker == nullptr && !ngx_queue_empty(&group->waiters)) {
+        wake(*waiter_of(ngx_queue_head(&group->waiters)));
     }
 }
 
 
-/*
- * Before a request claims: true if another one of this worker does so, or
- * runs, for the same key.  Then it waits for what that one learns.
- */
-bool
-join(context &ctx)
-{
-    if (ctx.conf->wait == 0 || ctx.conf->dry_run || ctx.wait.started) {
-        return false;
-    }
-
-    shared_wait *wait = find_wait(ctx);
-
-    if (wait == nullptr) {
-        wait = make_wait(ctx);
-
-        if (wait != nullptr) {
-            wait->asker = &ctx;
-            ctx.wait.key = wait;
-        }
-
-        return false;
-    }
-
-    if (!watch_client(ctx.request)) {
-        return false;
-    }
-
-    start_waiting(ctx);
-    ctx.answer = wait->last;
-    ctx.wait.key = wait;
-    ctx.at = stage::parked;
-    ngx_queue_insert_tail(&wait->waiters, &ctx.wait.link.queue);
-
-    return true;
-}
-
-
-/* For one that has asked in vain: what was known before it asked. */
-bool
-was_pending(context &ctx)
-{
-    if (is_asker(ctx) && ctx.wait.key->met) {
-        ctx.answer = ctx.wait.key->last;
-        return true;
-    }
-
-    if (ctx.wait.met) {
-        ctx.answer = ctx.wait.last;
-        return true;
-    }
-
-    return false;
-}
-
-
-/* This one runs: what was known of the record is no more. */
 void
-note_claimed(context &ctx)
+poll_store(ngx_event_t *event)
 {
-    if (is_asker(ctx)) {
-        ctx.wait.key->met = false;
-    }
+    wake_first(own_event::owner_of<wait_group>(event));
 }
 
 
-/*
- * The record is pending.  False: this one cannot wait, or has waited long
- * enough.  Who has asked the store in vain goes back to the head of the queue,
- * and the next question comes later than the last.
- */
-bool
-park(context &ctx)
-{
-    if (!is_asker(ctx) || ctx.wait.over || !watch_client(ctx.request)) {
-        return false;
-    }
-
-    shared_wait *wait = ctx.wait.key;
-
-    if (!ctx.wait.started) {
-        start_waiting(ctx);
-
-    } else {
-        wait->step = ngx_min(wait->step * 2, longest_step);
-    }
-
-    wait->last = ctx.answer;
-    wait->met = true;
-    wait->met_at = ngx_current_msec;
-    wait->asker = nullptr;
-    ctx.at = stage::parked;
-    ngx_queue_insert_head(&wait->waiters, &ctx.wait.link.queue);
-
-    go_on(wait);
-
-    return true;
-}
-
-
-/*
- * It waits no more.  If it was to ask the store, or has run, the next one
- * does not have to wait for the timer.
- */
+/* While anyone waits and nobody asks, the store is asked now and then. */
 void
-leave(context &ctx)
+poll_or_end(wait_group *group)
 {
-    if (ctx.wait.started) {
-        ctx.wait.deadline.stop();
-    }
-
-    if (ctx.wait.key == nullptr) {
-
-        /* It was told, and dies before it could hear. */
-        if (ctx.wait.started) {
-            ctx.wait.wake.stop();
-        }
-
+    if (group->asker != nullptr) {
         return;
     }
 
-    bool next = is_asker(ctx);
-
-    if (!next) {
-        next = ctx.wait.wake.event.posted;
-        ctx.wait.wake.stop();
-    }
-
-    shared_wait *wait = take_out(ctx);
-
-    if (next) {
-        wake_first(wait);
-    }
-
-    go_on(wait);
-}
-
-
-/* All who wait get the answer that this one got. */
-void
-share_answer(context &ctx)
-{
-    if (!is_asker(ctx)) {
+    if (ngx_queue_empty(&group->waiters)) {
+        group->poll.stop();
+        ngx_queue_remove(&group->link);
+        ngx_free(group);
         return;
     }
 
-    shared_wait *wait = take_out(ctx);
-    shared_response *copy = nullptr;
-
-    if (!ngx_queue_empty(&wait->waiters) && !ctx.answer.response.empty()) {
-        copy = copy_response(ctx.answer);
+    if (!group->poll.event.timer_set) {
+        ngx_add_timer(
+            &group->poll.event,
+            group->step + static_cast<ngx_msec_t>(ngx_random()) % group->step);
     }
-
-    while (!ngx_queue_empty(&wait->waiters)) {
-        context *other = waiter_of(ngx_queue_head(&wait->waiters));
-
-        take_out(*other);
-        other->wait.deadline.stop();
-        tell(*other, ctx.answer, copy);
-    }
-
-    drop_response(copy);
-    go_on(wait);
 }
 
-
-/* The run of this key is over: whoever waits for it may ask. */
-void
-wake_one(context &ctx)
-{
-    ngx_queue_t *bucket = bucket_of(ctx.own.name);
-
-    leave(ctx);
-
-    for (ngx_queue_t *q = ngx_queue_head(bucket);
-         q != ngx_queue_sentinel(bucket); q = ngx_queue_next(q))
-    {
-        auto *wait = ngx_queue_data(q, shared_wait, link);
-
-        if (wait->name == ctx.own.name) {
-            wake_first(wait);
-        }
-    }
 }
 
 }

@@ -1,0 +1,80 @@
+#pragma once
+
+#include "contract/digest.h"
+#include "contract/fingerprint.h"
+#include "contract/json.h"
+#include "contract/multipart.h"
+#include "ngx.h"
+
+namespace idempotency {
+
+struct context;
+
+
+/* The request body on its way into the fingerprint. */
+struct body_state {
+    enum class sink : std::uint8_t { hash, memory, multipart };
+
+    /* Whether nginx's call that reads the body has returned. */
+    enum class arrival : std::uint8_t { later, in_call, arrived_in_call };
+
+    sink into;
+    arrival read;
+    body_kind kind;
+    bool json;           /* the content type is JSON */
+    bool hashed_as_read; /* the body filter feeds the hash */
+    bool has_fingerprint;
+    ngx_chain_t *rest; /* what is still to be walked through */
+    off_t offset;      /* in the first buffer of it */
+    own_event turn;
+    multipart_hasher *parts;
+    u_char *bytes; /* the whole body, followed by json_padding */
+    std::size_t size;
+    hasher hash;
+    digest fingerprint;
+
+    ~body_state() { drop(); }
+
+    void drop()
+    {
+        if (bytes != nullptr) {
+            ngx_free(bytes);
+            bytes = nullptr;
+            size = 0;
+        }
+    }
+
+    std::string_view text() const
+    {
+        return {reinterpret_cast<const char *>(bytes), size};
+    }
+};
+
+
+/*
+ * Reads the body and makes the fingerprint.  NGX_OK: both are there.  Anything
+ * else is what the phase handler has to return.
+ */
+ngx_int_t read_body(context &ctx);
+
+void init_request_body_filter();
+
+/* body_fingerprint.cpp: what a body means. */
+
+/* Decides by the content type how the body is hashed; false: no memory. */
+bool prepare_fingerprint(context &ctx);
+
+enum class fingerprint_result : std::uint8_t {
+    done,
+    walk_again, /* not what its type says: hash the bytes, from the start */
+    failed,
+};
+
+/* The body has been walked through. */
+fingerprint_result finish_fingerprint(context &ctx);
+
+/* Shared by all requests of a worker; null: no memory. */
+json_parser *worker_json_parser();
+void free_json_parser();
+
+}

@@ -1,0 +1,276 @@
+#include "contract/form.h"
+#include "contract/jsonrpc.h"
+#include "module/context.h"
+#include "module/headers.h"
+
+namespace idempotency {
+
+namespace {
+
+enum class meaning : std::uint8_t { hashed, not_of_its_type, failed };
+
+media_type media_of(ngx_http_request_t *r, std::span<char> boundary);
+bool is_encoded(ngx_http_request_t *r);
+body_kind kind_of(const location_conf *conf, media type);
+void start_hash(context &ctx, body_kind kind);
+fingerprint_result finish_memory(context &ctx);
+fingerprint_result finish_multipart(context &ctx);
+fingerprint_result finish_hash(context &ctx);
+meaning hash_meaning(context &ctx, std::string_view text);
+meaning hash_form(context &ctx, std::string_view text);
+meaning hash_json(context &ctx, std::string_view text);
+bool keep_jsonrpc_id(context &ctx, std::string_view text);
+
+json_parser *parser;
+
+}
+
+
+bool
+prepare_fingerprint(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    body_state &body = ctx.body;
+    std::array<char, max_boundary> room;
+    media_type type = media_of(r, room);
+
+    body.kind = kind_of(ctx.conf, type.kind);
+    body.json = type.kind == media::json;
+    start_hash(ctx, body.kind);
+
+    /* If mirror or Lua has read the body, our filter does not see it. */
+    body.hashed_as_read = r->request_body == nullptr
+                          && body.kind == body_kind::raw;
+
+    if (body.kind != body_kind::multipart) {
+        return true;
+    }
+
+    body.parts = make<multipart_hasher>(r->pool);
+
+    if (body.parts == nullptr) {
+        return false;
+    }
+
+    body.parts->start(type.boundary);
+    return true;
+}
+
+
+fingerprint_result
+finish_fingerprint(context &ctx)
+{
+    switch (ctx.body.into) {
+
+    case body_state::sink::memory: return finish_memory(ctx);
+    case body_state::sink::multipart: return finish_multipart(ctx);
+    default: return finish_hash(ctx);
+    }
+}
+
+
+json_parser *
+worker_json_parser()
+{
+    if (parser == nullptr) {
+        parser = ::new (std::nothrow) json_parser;
+    }
+
+    return parser;
+}
+
+
+void
+free_json_parser()
+{
+    delete parser;
+    parser = nullptr;
+}
+
+
+namespace {
+
+media_type
+media_of(ngx_http_request_t *r, std::span<char> boundary)
+{
+    if (r->headers_in.content_type == nullptr || is_encoded(r)) {
+        return {};
+    }
+
+    return parse_media_type(view(r->headers_in.content_type->value), boundary);
+}
+
+
+/* A compressed body is not what its type says until somebody decodes it. */
+bool
+is_encoded(ngx_http_request_t *r)
+{
+    ngx_str_t name = ngx_string("content-encoding");
+    ngx_str_t value;
+
+    return find_header(r, name, value) != 0
+           && !same_name(view(value), "identity");
+}
+
+
+body_kind
+kind_of(const location_conf *conf, media type)
+{
+    if (conf->fingerprint == static_cast<ngx_uint_t>(fingerprint_mode::off)) {
+        return body_kind::none;
+    }
+
+    if (conf->fingerprint == static_cast<ngx_uint_t>(fingerprint_mode::raw)) {
+        return body_kind::raw;
+    }
+
+    switch (type) {
+
+    case media::json: return body_kind::json;
+    case media::form: return body_kind::form;
+    case media::multipart: return body_kind::multipart;
+    default: return body_kind::raw;
+    }
+}
+
+
+void
+start_hash(context &ctx, body_kind kind)
+{
+    start_fingerprint(ctx.body.hash,
+                      {view(ctx.method), view(ctx.path), view(ctx.arguments)},
+                      kind);
+}
+
+
+fingerprint_result
+finish_memory(context &ctx)
+{
+    body_state &body = ctx.body;
+    std::string_view text = body.text();
+
+    if (body.json && ctx.conf->jsonrpc && !keep_jsonrpc_id(ctx, text)) {
+        return fingerprint_result::failed;
+    }
+
+    if (body.kind == body_kind::json || body.kind == body_kind::form) {
+        start_hash(ctx, body.kind);
+
+        switch (hash_meaning(ctx, text)) {
+
+        case meaning::hashed: break;
+
+        case meaning::not_of_its_type:
+            start_hash(ctx, body_kind::raw);
+            body.hash.bytes(text.data(), text.size());
+            break;
+
+        case meaning::failed: return fingerprint_result::failed;
+        }
+
+    } else if (body.kind == body_kind::raw && !body.hashed_as_read) {
+        body.hash.bytes(text.data(), text.size());
+    }
+
+    return finish_hash(ctx);
+}
+
+
+fingerprint_result
+finish_multipart(context &ctx)
+{
+    start_hash(ctx, body_kind::multipart);
+
+    switch (ctx.body.parts->finish(ctx.body.hash)) {
+
+    case multipart_result::ok: return finish_hash(ctx);
+
+    case multipart_result::not_multipart:
+        start_hash(ctx, body_kind::raw);
+        return fingerprint_result::walk_again;
+
+    default: return fingerprint_result::failed;
+    }
+}
+
+
+fingerprint_result
+finish_hash(context &ctx)
+{
+    if (!ctx.body.hash.finish(ctx.body.fingerprint)) {
+        ngx_log_error(NGX_LOG_ERR, ctx.request->connection->log, 0,
+                      "idempotency: no memory for a fingerprint");
+        return fingerprint_result::failed;
+    }
+
+    return fingerprint_result::done;
+}
+
+
+meaning
+hash_meaning(context &ctx, std::string_view text)
+{
+    return ctx.body.kind == body_kind::form ? hash_form(ctx, text)
+                                            : hash_json(ctx, text);
+}
+
+
+meaning
+hash_form(context &ctx, std::string_view text)
+{
+    switch (canonical_form(text, ctx.body.hash)) {
+
+    case form_result::ok: return meaning::hashed;
+    case form_result::not_form: return meaning::not_of_its_type;
+    default: return meaning::failed;
+    }
+}
+
+
+meaning
+hash_json(context &ctx, std::string_view text)
+{
+    const location_conf *conf = ctx.conf;
+    json_parser *json = worker_json_parser();
+    json_rules rules = {elements<const json_pointer>(conf->include),
+                        elements<const json_pointer>(conf->exclude),
+                        conf->jsonrpc != 0};
+
+    if (json == nullptr) {
+        return meaning::failed;
+    }
+
+    switch (canonical_json(*json, text, rules, ctx.body.hash)) {
+
+    case json_result::ok: return meaning::hashed;
+    case json_result::not_json: return meaning::not_of_its_type;
+    default: return meaning::failed;
+    }
+}
+
+
+/* A replay carries the id of the retry, so it must outlast the body. */
+bool
+keep_jsonrpc_id(context &ctx, std::string_view text)
+{
+    json_parser *json = worker_json_parser();
+    std::string_view id;
+
+    if (json == nullptr) {
+        return false;
+    }
+
+    if (!jsonrpc_id(*json, text, id)) {
+        return true;
+    }
+
+    ngx_str_t found = str(id);
+    ctx.jsonrpc_id.data = ngx_pstrdup(ctx.request->pool, &found);
+    ctx.jsonrpc_id.len = found.len;
+
+    return ctx.jsonrpc_id.data != nullptr;
+}
+
+}
+
+}

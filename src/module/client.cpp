@@ -1,0 +1,159 @@
+#include "module/client.h"
+
+#include "module/context.h"
+
+namespace idempotency {
+
+namespace {
+
+void write_to_client(ngx_http_request_t *r);
+
+}
+
+
+void
+ignore_client(ngx_http_upstream_conf_t &conf)
+{
+    conf.ignore_client_abort = 1;
+
+    /*
+     * With the response in a file, nginx would be done with the upstream and
+     * the rest of it would wait for the client, out of our sight.
+     */
+    conf.max_temp_file_size = 0;
+
+#if (nginx_version >= 1029000)
+    conf.pass_early_hints = 0;
+#endif
+}
+
+
+/* As limit_req does: a client that leaves frees its place. */
+bool
+watch_client(ngx_http_request_t *r)
+{
+    ngx_event_t *rev = r->connection->read;
+
+    if (rev->ready) {
+        ngx_post_event(rev, &ngx_posted_events);
+
+    } else if (ngx_handle_read_event(rev, 0) != NGX_OK) {
+        return false;
+    }
+
+    r->read_event_handler = ngx_http_test_reading;
+    r->write_event_handler = ngx_http_request_empty_handler;
+
+    return true;
+}
+
+
+/* The body was read by the gate, so there is nothing left to read. */
+void
+stop_watching_client(ngx_http_request_t *r)
+{
+    if (r->upstream->cleanup == nullptr) {
+        return;
+    }
+
+    r->read_event_handler = ngx_http_block_reading;
+
+    if (!r->upstream->header_sent) {
+        r->write_event_handler = ngx_http_request_empty_handler;
+    }
+}
+
+
+void
+outlast_slow_client(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (r->upstream != nullptr && r->upstream->cleanup != nullptr
+        && r->write_event_handler != write_to_client && !ctx.conf->dry_run)
+    {
+        ctx.run.client.write_event_handler = r->write_event_handler;
+        r->write_event_handler = write_to_client;
+    }
+}
+
+
+void
+client_left(context &ctx)
+{
+    ngx_connection_t *c = ctx.request->connection;
+
+    ngx_log_error(NGX_LOG_INFO, c->log, 0,
+                  "idempotency: the client is gone, its request runs on");
+
+    ctx.run.client.gone = true;
+    ctx.request->keepalive = 0;
+    c->error = 1;
+
+    /* Nobody will ever make room: what stands still for that must go on. */
+    c->write->ready = 1;
+    c->write->delayed = 0;
+
+    consume(ctx.run.client.unsent);
+}
+
+
+/* What was passed on and is not sent yet must be let go when nobody reads. */
+void
+note_passed(context &ctx, ngx_chain_t *in)
+{
+    ngx_pool_t *pool = ctx.request->pool;
+    ngx_chain_t **ll = &ctx.run.client.unsent;
+
+    while (*ll != nullptr) {
+        ngx_chain_t *cl = *ll;
+
+        if (ngx_buf_size(cl->buf) != 0) {
+            ll = &cl->next;
+            continue;
+        }
+
+        *ll = cl->next;
+        ngx_free_chain(pool, cl);
+    }
+
+    for (/* void */; in != nullptr; in = in->next) {
+
+        if (ngx_buf_size(in->buf) == 0) {
+            continue;
+        }
+
+        ngx_chain_t *cl = ngx_alloc_chain_link(pool);
+
+        if (cl == nullptr) {
+            return;
+        }
+
+        cl->buf = in->buf;
+        cl->next = nullptr;
+        *ll = cl;
+        ll = &cl->next;
+    }
+}
+
+
+namespace {
+
+/* In place of the upstream's: it would end the exchange for a slow client. */
+void
+write_to_client(ngx_http_request_t *r)
+{
+    context *ctx = find_context(r);
+    ngx_event_t *wev = r->connection->write;
+
+    if (wev->timedout && ctx->at == stage::running) {
+        wev->timedout = 0;
+        client_left(*ctx);
+    }
+
+    ctx->run.client.write_event_handler(r);
+}
+
+}
+
+}

@@ -1,0 +1,204 @@
+#include "module/evidence.h"
+
+#include "module/context.h"
+
+namespace idempotency {
+
+namespace {
+
+std::span<ngx_http_upstream_state_t> exchanges(const context &ctx);
+bool is_answered(const ngx_http_upstream_state_t &s);
+ngx_uint_t own_status(const context &ctx);
+bool is_app_word(const ngx_table_elt_t &h);
+
+}
+
+
+evidence
+collect_evidence(context &ctx, bool complete)
+{
+    const evidence_state &known = ctx.run.evidence;
+    evidence seen = known.seen;
+    auto all = exchanges(ctx);
+
+    if (!known.frozen) {
+        seen.sent = any_byte_sent(ctx);
+        seen.own_handler = !has_upstream(ctx) || ctx.request->cached;
+        seen.complete = complete;
+        seen.status = static_cast<unsigned>(own_status(ctx));
+        seen.unanswered = ctx.run.peers.subrequest_unanswered;
+
+        for (const ngx_http_upstream_state_t &s : all) {
+
+            if (is_answered(s)) {
+                seen.status = static_cast<unsigned>(s.status);
+
+            } else if (s.bytes_sent > 0) {
+                seen.unanswered = true;
+            }
+        }
+    }
+
+    seen.again = ctx.run.attempt > 1;
+
+    /* The rest of an answer that was to come from elsewhere is part of it. */
+    if (known.delegated) {
+        seen.complete = complete;
+        seen.unanswered = seen.unanswered
+                          || (!all.empty() && !is_answered(all.back()));
+    }
+
+    return seen;
+}
+
+
+void
+freeze_evidence(context &ctx)
+{
+    read_app_word(ctx);
+
+    ctx.run.evidence.seen = collect_evidence(ctx, true);
+    ctx.run.evidence.frozen = true;
+}
+
+
+bool
+any_byte_sent(const context &ctx)
+{
+    ngx_http_upstream_t *u = ctx.request->upstream;
+
+    for (const ngx_http_upstream_state_t &s : exchanges(ctx)) {
+        if (s.bytes_sent > 0) {
+            return true;
+        }
+    }
+
+    return ctx.run.peers.subrequest_sent
+           || (u != nullptr && u->peer.connection != nullptr
+               && u->peer.connection->sent > 0);
+}
+
+
+bool
+has_upstream(const context &ctx)
+{
+    return ctx.request->upstream != ctx.run.evidence.upstream_before;
+}
+
+
+bool
+application_redirected(const context &ctx)
+{
+    ngx_http_upstream_t *u = ctx.request->upstream;
+
+    if (u == nullptr || !has_upstream(ctx)
+        || u->headers_in.x_accel_redirect == nullptr
+        || (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT))
+    {
+        return false;
+    }
+
+    bool intercepted = u->conf->intercept_errors
+                       && has_error_page(ctx.run.location,
+                                         u->headers_in.status_n);
+
+    return !intercepted;
+}
+
+
+ngx_uint_t
+last_error_status(const context &ctx)
+{
+    auto all = exchanges(ctx);
+
+    return !all.empty() && all.back().status >= NGX_HTTP_SPECIAL_RESPONSE
+               ? all.back().status
+               : NGX_HTTP_BAD_GATEWAY;
+}
+
+
+/*
+ * The word is looked for in the upstream's own header, as nginx may have made
+ * another one of it.  What was said before X-Accel-Redirect or an error page
+ * counts first.
+ */
+void
+read_app_word(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_http_upstream_t *u = r->upstream;
+    evidence_state &known = ctx.run.evidence;
+    bool asked = u != nullptr && has_upstream(ctx)
+                 && u->headers_in.headers.part.elts != nullptr;
+
+    if (!ctx.conf->app_control || known.frozen || spoken(known.word)) {
+        return;
+    }
+
+    each_field(asked ? u->headers_in.headers : r->headers_out.headers,
+               [&](ngx_table_elt_t &h) {
+                   if (is_app_word(h)
+                       && !parse_app_word(view(h.value), known.word)) {
+                       ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                                     "idempotency: the application sent an "
+                                     "invalid X-Accel-Idempotency: \"%V\"",
+                                     &h.value);
+                   }
+               });
+}
+
+
+void
+strip_app_word(ngx_http_request_t *r)
+{
+    each_field(r->headers_out.headers, [](ngx_table_elt_t &h) {
+        if (is_app_word(h)) {
+            h.hash = 0;
+        }
+    });
+}
+
+
+namespace {
+
+/* The exchanges of this run: there may have been others before the gate. */
+std::span<ngx_http_upstream_state_t>
+exchanges(const context &ctx)
+{
+    auto all = elements<ngx_http_upstream_state_t>(
+        ctx.request->upstream_states);
+
+    return all.subspan(ngx_min(ctx.run.evidence.first_exchange, all.size()));
+}
+
+
+bool
+is_answered(const ngx_http_upstream_state_t &s)
+{
+    return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
+}
+
+
+/* Of an answer from inside nginx, also if an error page covers it. */
+ngx_uint_t
+own_status(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    if (ctx.run.evidence.handler_status != 0) {
+        return ctx.run.evidence.handler_status;
+    }
+
+    return r->err_status != 0 ? r->err_status : r->headers_out.status;
+}
+
+
+bool
+is_app_word(const ngx_table_elt_t &h)
+{
+    return h.hash != 0 && same_name(view(h.key), "x-accel-idempotency");
+}
+
+}
+
+}

@@ -1,0 +1,46 @@
+#pragma once
+
+#include "contract/outcome.h"
+#include "ngx.h"
+
+namespace idempotency {
+
+struct context;
+
+
+/* What is known of a run: what was sent, what came back, what was said. */
+struct evidence_state {
+    ngx_uint_t first_exchange;            /* of upstream_states */
+    ngx_http_upstream_t *upstream_before; /* the content handler's call */
+    ngx_uint_t handler_status; /* an error that the handler returned */
+    bool frozen;    /* the exchange is over: what follows only dresses it */
+    bool delegated; /* the application sent nginx elsewhere for the rest */
+    evidence seen;
+    app_word word;
+};
+
+
+evidence collect_evidence(context &ctx, bool complete);
+
+/* What the peers have done is known: an error page cannot change it. */
+void freeze_evidence(context &ctx);
+
+/* A byte went to some peer: no other may be tried. */
+bool any_byte_sent(const context &ctx);
+
+/* Whether the run's own content handler has asked an upstream. */
+bool has_upstream(const context &ctx);
+
+/* The application answered with X-Accel-Redirect. */
+bool application_redirected(const context &ctx);
+
+/* The error with which the last exchange ended. */
+ngx_uint_t last_error_status(const context &ctx);
+
+/* Takes the application's X-Accel-Idempotency, unless it has spoken before. */
+void read_app_word(context &ctx);
+
+/* That header is for the module alone. */
+void strip_app_word(ngx_http_request_t *r);
+
+}

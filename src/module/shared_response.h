@@ -1,0 +1,25 @@
+#pragma once
+
+#include "ngx.h"
+#include "store/store.h"
+
+namespace idempotency {
+
+/*
+ * A response that several requests get.  The memory of the request that asked
+ * the store goes with that request, so the response is copied once and goes
+ * with the last request that uses it.
+ */
+struct shared_response;
+
+
+/* Null: no memory.  The caller is the first user. */
+shared_response *copy_response(std::span<const std::uint8_t> response);
+
+/* Makes the request one more user; an empty span: no memory. */
+std::span<const std::uint8_t> use_response(ngx_http_request_t *r,
+                                           shared_response *response);
+
+void drop_response(shared_response *response);
+
+}
