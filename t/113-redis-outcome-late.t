@@ -335,7 +335,7 @@ subtest 'Redis forgets the claim: the outcome is stored by a new one, and the lo
     is_back($ng);
     $gate->open;
     my $first = said(answered($conn, qr/^201 #\d+$/));
-    ok(lines_in($ng, qr/\[warn\].*idempotency: the record .* was gone/), 'warned');
+    ok(lines_in($ng, qr/\[warn\].*idempotency: record .* was lost/), 'warned');
     is(said(post($ng->port, 'forgotten')), "$first replayed", 'a retry gets it');
     is(ledger_count(key => 'forgotten'), 1, 'executed once');
     finish($ng);

@@ -199,7 +199,8 @@ finish_hash(context &ctx)
 {
     if (!ctx.body.hash.finish(ctx.body.fingerprint)) {
         ngx_log_error(NGX_LOG_ERR, ctx.request->connection->log, 0,
-                      "idempotency: no memory for a fingerprint");
+                      "idempotency: could not compute the fingerprint of the "
+                      "request; it is refused with 500");
         return fingerprint_result::failed;
     }
 

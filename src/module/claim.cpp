@@ -32,8 +32,10 @@ ngx_int_t
 claim_key(context &ctx)
 {
     if (!make_token(ctx.claim.own.owner)) {
-        ngx_log_error(NGX_LOG_ERR, ctx.request->connection->log, 0,
-                      "idempotency: no random bytes for a token");
+        ngx_log_error(
+            NGX_LOG_ERR, ctx.request->connection->log, 0,
+            "idempotency: RAND_bytes() failed, no token for the claim; "
+            "the request is refused with 500");
         return NGX_ERROR;
     }
 
@@ -59,8 +61,9 @@ act_on_answer(context &ctx)
 
     /* It runs, as was said before: a store that fails does not change that. */
     if (answer.result == claim_result::unavailable && was_pending(ctx)) {
-        ngx_log_debug0(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
-                       "idempotency: the store failed a request that waits");
+        ngx_log_debug0(
+            NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
+            "idempotency: store failed, the request continues to wait");
     }
 
     bool pending = answer.result == claim_result::found
@@ -150,7 +153,7 @@ meet_record(context &ctx)
     }
 
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
-                   "idempotency: found a record, state %d, same request %d",
+                   "idempotency: record found, state %d, same fingerprint %d",
                    static_cast<int>(found.state), found.same_fingerprint);
 
     verdict v = judge(found.state, found.same_fingerprint);
@@ -168,8 +171,10 @@ meet_record(context &ctx)
     }
 
     if (ctx.conf->dry_run) {
-        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
-                      "idempotency: dry run, would be replayed");
+        ngx_log_error(
+            NGX_LOG_WARN, ctx.request->connection->log, 0,
+            "idempotency: dry run: this request would get the stored "
+            "response");
         return pass(ctx, status::replay);
     }
 
@@ -186,7 +191,7 @@ store_failed(context &ctx)
     }
 
     ngx_log_debug0(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
-                   "idempotency: passed, the store did not take the claim");
+                   "idempotency: not protected: the store failed");
 
     return pass(ctx, status::store_error);
 }

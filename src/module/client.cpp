@@ -83,8 +83,10 @@ client_left(context &ctx)
 {
     ngx_connection_t *c = ctx.request->connection;
 
-    ngx_log_error(NGX_LOG_INFO, c->log, 0,
-                  "idempotency: the client is gone, its request runs on");
+    ngx_log_error(
+        NGX_LOG_INFO, c->log, 0,
+        "idempotency: client disconnected, the request continues until "
+        "its outcome is stored");
 
     ctx.run.client.gone = true;
     ctx.request->keepalive = 0;

@@ -82,8 +82,8 @@ send_successor(context &ctx)
     const claim_answer &answer = ctx.claim.answer;
 
     ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
-                  "idempotency: a request that outlived its lease is answered "
-                  "as its successor");
+                  "idempotency: lease lost and another request took over; the "
+                  "client gets the result of that request");
 
     ngx_http_clean_header(ctx.request);
     set_expires(ctx, answer.remaining);
@@ -162,7 +162,8 @@ log_ending(const context &ctx, const evidence &seen)
     ending how = ctx.ending.how.end;
 
     ngx_log_debug4(NGX_LOG_DEBUG_HTTP, log, 0,
-                   "idempotency: ends as %s, status %ud, sent %d, whole %d",
+                   "idempotency: outcome %s, status %ud, bytes sent %d, "
+                   "response complete %d",
                    ending_names[static_cast<std::size_t>(how)], seen.status,
                    seen.sent, seen.complete);
 
@@ -172,11 +173,15 @@ log_ending(const context &ctx, const evidence &seen)
 
     bool answered = seen.complete && !seen.unanswered;
 
-    ngx_log_error(NGX_LOG_WARN, log, 0,
-                  "idempotency: the outcome of a request is unknown: %s",
-                  !answered    ? "no complete answer came"
-                  : seen.again ? "that of an earlier attempt was"
-                               : "its answer does not tell");
+    ngx_log_error(
+        NGX_LOG_WARN, log, 0,
+        "idempotency: outcome unknown: %s; check in the application "
+        "whether it executed the request",
+        !answered ? "the request was sent, but no complete response arrived"
+        : seen.again
+            ? "this attempt was not executed, but the outcome of an earlier "
+              "attempt is unknown"
+            : "the response status does not tell whether it was executed");
 }
 
 
@@ -304,8 +309,9 @@ owner_answered(claim_waiter &waiter, const claim_answer &answer)
 
     if (answer.result == claim_result::claimed) {
         ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
-                      "idempotency: the record of a running request was gone "
-                      "from the store, its outcome is stored anew");
+                      "idempotency: record of the running request was lost by "
+                      "the store; stored its outcome again (a retry may have "
+                      "run meanwhile)");
 
         ctx->claim.own.owner = ctx->ending.second;
         ctx->ending.at = step::storing_anew;
@@ -330,9 +336,11 @@ end(context &ctx, settle_result result)
     stop_renewal(ctx);
 
     if (result == settle_result::lost) {
-        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
-                      "idempotency: a request outlived its lease, its "
-                      "outcome was not stored");
+        ngx_log_error(
+            NGX_LOG_WARN, ctx.request->connection->log, 0,
+            "idempotency: lease lost before the run ended, its outcome "
+            "was not stored; the record has expired or belongs to "
+            "another request");
     }
 
     /* Nothing is promised that may not come true. */

@@ -140,8 +140,11 @@ read_app_word(context &ctx)
                    if (is_app_word(h)
                        && !parse_app_word(view(h.value), known.word)) {
                        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                                     "idempotency: the application sent an "
-                                     "invalid X-Accel-Idempotency: \"%V\"",
+                                     "idempotency: ignored invalid value "
+                                     "\"%V\" of the response header "
+                                     "X-Accel-Idempotency; valid are "
+                                     "\"release\", \"discard\" and "
+                                     "\"ttl=SECONDS\"",
                                      &h.value);
                    }
                });

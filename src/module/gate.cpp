@@ -153,7 +153,8 @@ look_at_other_method(ngx_http_request_t *r, const location_conf *conf)
 {
     if (!conf->strict_methods || !has_key(r, conf)) {
         ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                       "idempotency: passed, method %V", &r->method_name);
+                       "idempotency: not protected: method %V",
+                       &r->method_name);
         return NGX_DECLINED;
     }
 
@@ -314,15 +315,17 @@ warn_of_empty_scope(ngx_log_t *log)
 
     if (ngx_time() < next) {
         ngx_log_debug0(NGX_LOG_DEBUG_HTTP, log, 0,
-                       "idempotency: passed, the scope is empty");
+                       "idempotency: not protected: scope is empty");
         return;
     }
 
     next = ngx_time() + 60;
 
-    ngx_log_error(NGX_LOG_WARN, log, 0,
-                  "idempotency: a request with a key was passed unprotected: "
-                  "all values of \"idempotency_scope\" are empty");
+    ngx_log_error(
+        NGX_LOG_WARN, log, 0,
+        "idempotency: request has a key but runs unprotected, because "
+        "all values of \"idempotency_scope\" are empty; further "
+        "requests are not logged for 60 s");
 }
 
 }

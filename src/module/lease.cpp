@@ -53,8 +53,11 @@ renewed(settle_waiter &waiter, settle_result result)
     }
 
     if (result == settle_result::lost) {
-        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
-                      "idempotency: the lease of a running request was lost");
+        ngx_log_error(
+            NGX_LOG_WARN, ctx->request->connection->log, 0,
+            "idempotency: lease lost while the request is running: it was "
+            "not renewed in time; if this happens often, set a "
+            "longer \"idempotency_lease\"");
         return;
     }
 

@@ -144,7 +144,8 @@ reinit_once(ngx_http_request_t *r)
 
     if (any_byte_sent(*ctx)) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idempotency: a peer was sent to, no other is tried");
+                      "idempotency: request already sent to an upstream peer, "
+                      "not trying another");
         return NGX_ERROR;
     }
 

@@ -27,42 +27,47 @@ constexpr problem problems[] = {
     {"", 0, 0, "", ""},
 
     {"key_missing", 400, invalid_argument, "Idempotency key is missing",
-     "This operation must be sent with an idempotency key."},
+     "This request needs an idempotency key. Send it again with a key."},
 
     {"key_invalid", 400, invalid_argument, "Idempotency key is invalid",
      "The idempotency key is empty, malformed, too short or too long, or was "
-     "sent more than once."},
+     "sent more than once. The request was not run."},
 
     {"key_not_supported", 400, invalid_argument,
-     "Idempotency key is not supported here",
-     "This method does not take an idempotency key; send the request without "
-     "one."},
+     "Idempotency key is not supported for this method",
+     "Idempotency keys have no effect on this method. Send the request "
+     "without "
+     "a key."},
 
-    {"scope_missing", 400, invalid_argument, "Caller is not identified",
-     "The idempotency key cannot be used because the request does not say "
-     "whose key it is."},
+    {"scope_missing", 400, invalid_argument, "Caller is unknown",
+     "An idempotency key can only be used by a known caller. Send the request "
+     "again with your credentials."},
 
     {"in_progress", 409, aborted, "Request is in progress",
-     "The first request with this idempotency key is still running; retry "
-     "later with the same key."},
+     "A request with this idempotency key is still running. Retry later with "
+     "the same key."},
 
     {"outcome_unknown", 409, failed_precondition, "Outcome is unknown",
-     "A request with this idempotency key was handed on, but no complete "
-     "answer came back; it is not run again. Check its effect before you use "
-     "another key."},
+     "An earlier request with this idempotency key was sent to the "
+     "application, but its outcome is not known. It will not be run again "
+     "with "
+     "this key. Check whether it was executed before you send it with a new "
+     "key."},
 
-    {"response_not_kept", 409, failed_precondition, "Response was not kept",
-     "The request with this idempotency key has been executed; it is not run "
-     "again, and its response cannot be repeated."},
+    {"response_not_kept", 409, failed_precondition,
+     "Response is not available",
+     "An earlier request with this idempotency key was executed, but its "
+     "response was not stored. It will not be run again."},
 
     {"key_reused", 422, failed_precondition,
      "Idempotency key was used for another request",
-     "A different request was sent with this idempotency key before; use a "
-     "new key for a new request."},
+     "This idempotency key was already used for a different request. Use a "
+     "new "
+     "key for a new request."},
 
     {"store_unavailable", 503, unavailable, "Idempotency store is unavailable",
-     "The request was not executed because it cannot be protected now; retry "
-     "later with the same key."},
+     "This attempt was not sent to the application; an earlier attempt may "
+     "have been. Retry later with the same key."},
 };
 
 
@@ -317,7 +322,9 @@ refuse(context &ctx, refusal why)
         ngx_str_t name = str(name_of(why.code));
 
         ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
-                      "idempotency: dry run, would be refused: %V", &name);
+                      "idempotency: dry run: this request would be refused "
+                      "with \"%V\"",
+                      &name);
 
         ctx.error = why.code;
         return pass(ctx, why.status);
@@ -343,7 +350,7 @@ send_problem(context &ctx, error_code code)
 
     if (!again) {
         ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
-                      "idempotency: refused: %V", &name);
+                      "idempotency: request refused with \"%V\"", &name);
 
         if (!push_headers(ctx, code)) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;

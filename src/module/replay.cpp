@@ -300,8 +300,10 @@ replay(context &ctx)
     response_reader reader;
 
     if (!reader.open(ctx.claim.answer.response)) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idempotency: a stored response cannot be read");
+        ngx_log_error(
+            NGX_LOG_ERR, r->connection->log, 0,
+            "idempotency: stored response is corrupt or from another "
+            "version of the module");
         ctx.status = status::store_error;
         return send_problem(ctx, error_code::store_unavailable);
     }

@@ -77,8 +77,9 @@ enter_again(context &ctx)
     }
 
     ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                  "idempotency: a peer was sent to, the request is not run "
-                  "again in a named location");
+                  "idempotency: request already sent to an upstream peer, not "
+                  "sending it again from named location \"%V\"",
+                  &core_location(r)->name);
 
     r->error_page = 1;
     return static_cast<ngx_int_t>(last_error_status(ctx));
