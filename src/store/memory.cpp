@@ -107,7 +107,7 @@ public:
                           "zone \"%V\", %uz records are whole, %uz lost "
                           "their response",
                           &store_.shm_->shm.name, found_.records,
-                          found_.broken);
+                          found_.without_response);
         }
     }
 
@@ -119,7 +119,7 @@ public:
 private:
     memory_store &store_;
     bool mended_ = false;
-    recovered found_ = {};
+    zone_recovery found_ = {};
 };
 
 
