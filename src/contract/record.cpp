@@ -4,29 +4,31 @@
 
 namespace idempotency {
 
-static constexpr std::uint8_t version = 1;
-static constexpr std::uint8_t flag_own_location = 1;
+namespace {
+
+constexpr std::uint8_t version = 1;
+constexpr std::uint8_t flag_own_location = 1;
 
 /* Where the parts of the fixed head lie. */
-static constexpr std::size_t at_version = 0;
-static constexpr std::size_t at_flags = 1;
-static constexpr std::size_t at_status = 2;
-static constexpr std::size_t at_plain_type = 4;
-static constexpr std::size_t at_headers = 6;
-static constexpr std::size_t at_trailers = 8;
-static constexpr std::size_t at_status_line = 10;
-static constexpr std::size_t at_content_type = 12;
-static constexpr std::size_t at_charset = 14;
-static constexpr std::size_t at_content_length = 16;
-static constexpr std::size_t at_last_modified = 24;
-static constexpr std::size_t at_body = 32;
-static constexpr std::size_t head_size = 40;
+constexpr std::size_t at_version = 0;
+constexpr std::size_t at_flags = 1;
+constexpr std::size_t at_status = 2;
+constexpr std::size_t at_plain_type = 4;
+constexpr std::size_t at_headers = 6;
+constexpr std::size_t at_trailers = 8;
+constexpr std::size_t at_status_line = 10;
+constexpr std::size_t at_content_type = 12;
+constexpr std::size_t at_charset = 14;
+constexpr std::size_t at_content_length = 16;
+constexpr std::size_t at_last_modified = 24;
+constexpr std::size_t at_body = 32;
+constexpr std::size_t head_size = 40;
 
-static constexpr std::size_t field_head_size = 6;
+constexpr std::size_t field_head_size = 6;
 
 
 template <typename Integer>
-static std::uint8_t *
+std::uint8_t *
 put(std::uint8_t *out, Integer value)
 {
     for (std::size_t i = 0; i < sizeof(Integer); i++) {
@@ -38,7 +40,7 @@ put(std::uint8_t *out, Integer value)
 
 
 template <typename Integer>
-static Integer
+Integer
 get(const std::uint8_t *in)
 {
     std::uint64_t value = 0;
@@ -51,30 +53,17 @@ get(const std::uint8_t *in)
 }
 
 
-static void
-put_u16(std::uint8_t *out, std::size_t value)
-{
-    put(out, static_cast<std::uint16_t>(value));
-}
+bool take_head(std::span<const std::uint8_t> &rest, response_head &head);
+bool take_fields(std::span<const std::uint8_t> &rest, std::size_t count);
+bool take_text(std::span<const std::uint8_t> &rest, std::size_t size,
+               std::string_view &text);
+bool take(std::span<const std::uint8_t> &rest, std::uint64_t size,
+          std::span<const std::uint8_t> &taken);
+bool take_field(const std::uint8_t *&in, std::size_t &left, field &f);
+void put_u16(std::uint8_t *out, std::size_t value);
+std::uint8_t *put_text(std::uint8_t *out, std::string_view text);
+std::string_view text_at(const std::uint8_t *in, std::size_t size);
 
-
-static std::uint8_t *
-put_text(std::uint8_t *out, std::string_view text)
-{
-    /* an empty view may point nowhere, which memcpy() must not be given */
-
-    if (!text.empty()) {
-        std::memcpy(out, text.data(), text.size());
-    }
-
-    return out + text.size();
-}
-
-
-static std::string_view
-text_at(const std::uint8_t *in, std::size_t size)
-{
-    return {reinterpret_cast<const char *>(in), size};
 }
 
 
@@ -155,96 +144,13 @@ set_body(std::uint8_t *head, std::uint64_t body_length,
 }
 
 
-/* Takes the first size bytes away; false: there are not as many. */
-static bool
-take(std::span<const std::uint8_t> &rest, std::uint64_t size,
-     std::span<const std::uint8_t> &taken)
-{
-    if (size > rest.size()) {
-        return false;
-    }
-
-    taken = rest.first(static_cast<std::size_t>(size));
-    rest = rest.subspan(taken.size());
-    return true;
-}
-
-
-static bool
-take_text(std::span<const std::uint8_t> &rest, std::size_t size,
-          std::string_view &text)
-{
-    std::span<const std::uint8_t> taken;
-
-    if (!take(rest, size, taken)) {
-        return false;
-    }
-
-    text = text_at(taken.data(), taken.size());
-    return true;
-}
-
-
-static bool
-take_fields(std::span<const std::uint8_t> &rest, std::size_t count)
-{
-    std::span<const std::uint8_t> taken;
-
-    for (std::size_t i = 0; i < count; i++) {
-        if (!take(rest, field_head_size, taken)) {
-            return false;
-        }
-
-        std::uint64_t name = get<std::uint16_t>(taken.data());
-        std::uint64_t value = get<std::uint32_t>(taken.data() + 2);
-
-        if (!take(rest, name + value, taken)) {
-            return false;
-        }
-    }
-
-    return true;
-}
-
-
-static bool
-take_head(std::span<const std::uint8_t> &rest, response_head &head)
-{
-    const std::uint8_t *in = rest.data();
-    std::span<const std::uint8_t> fixed;
-
-    /* an unknown flag might change what the rest means */
-
-    if (!take(rest, head_size, fixed) || in[at_version] != version
-        || (in[at_flags] & ~flag_own_location) != 0)
-    {
-        return false;
-    }
-
-    head.status = get<std::uint16_t>(in + at_status);
-    head.content_type_length = get<std::uint16_t>(in + at_plain_type);
-    head.own_location = (in[at_flags] & flag_own_location) != 0;
-    head.content_length = get<std::int64_t>(in + at_content_length);
-    head.last_modified = get<std::int64_t>(in + at_last_modified);
-
-    return take_text(rest, get<std::uint16_t>(in + at_status_line),
-                     head.status_line)
-           && take_text(rest, get<std::uint16_t>(in + at_content_type),
-                        head.content_type)
-           && take_text(rest, get<std::uint16_t>(in + at_charset),
-                        head.charset)
-           && head.content_type_length <= head.content_type.size();
-}
-
-
 bool
 response_reader::open(std::span<const std::uint8_t> bytes)
 {
     const std::uint8_t *in = bytes.data();
     response_reader read;
 
-    /* what was opened before must not be found after a failure */
-
+    /* What was opened before must not be found after a failure. */
     *this = response_reader();
 
     if (!take_head(bytes, read.head_)) {
@@ -273,44 +179,147 @@ response_reader::open(std::span<const std::uint8_t> bytes)
 }
 
 
-static const std::uint8_t *
-read_field(const std::uint8_t *in, field &f)
-{
-    std::size_t name = get<std::uint16_t>(in);
-    std::size_t value = get<std::uint32_t>(in + 2);
-
-    in += field_head_size;
-
-    f.name = text_at(in, name);
-    f.value = text_at(in + name, value);
-
-    return in + name + value;
-}
-
-
 bool
 response_reader::next_header(field &f)
 {
-    if (headers_ == 0) {
-        return false;
-    }
-
-    headers_--;
-    header_ = read_field(header_, f);
-    return true;
+    return take_field(header_, headers_, f);
 }
 
 
 bool
 response_reader::next_trailer(field &f)
 {
-    if (trailers_ == 0) {
+    return take_field(trailer_, trailers_, f);
+}
+
+
+namespace {
+
+bool
+take_head(std::span<const std::uint8_t> &rest, response_head &head)
+{
+    const std::uint8_t *in = rest.data();
+    std::span<const std::uint8_t> fixed;
+
+    /* An unknown flag might change what the rest means. */
+    if (!take(rest, head_size, fixed) || in[at_version] != version
+        || (in[at_flags] & ~flag_own_location) != 0)
+    {
         return false;
     }
 
-    trailers_--;
-    trailer_ = read_field(trailer_, f);
+    head.status = get<std::uint16_t>(in + at_status);
+    head.content_type_length = get<std::uint16_t>(in + at_plain_type);
+    head.own_location = (in[at_flags] & flag_own_location) != 0;
+    head.content_length = get<std::int64_t>(in + at_content_length);
+    head.last_modified = get<std::int64_t>(in + at_last_modified);
+
+    return take_text(rest, get<std::uint16_t>(in + at_status_line),
+                     head.status_line)
+           && take_text(rest, get<std::uint16_t>(in + at_content_type),
+                        head.content_type)
+           && take_text(rest, get<std::uint16_t>(in + at_charset),
+                        head.charset)
+           && head.content_type_length <= head.content_type.size();
+}
+
+
+bool
+take_fields(std::span<const std::uint8_t> &rest, std::size_t count)
+{
+    std::span<const std::uint8_t> taken;
+
+    for (std::size_t i = 0; i < count; i++) {
+        if (!take(rest, field_head_size, taken)) {
+            return false;
+        }
+
+        std::uint64_t name = get<std::uint16_t>(taken.data());
+        std::uint64_t value = get<std::uint32_t>(taken.data() + 2);
+
+        if (!take(rest, name + value, taken)) {
+            return false;
+        }
+    }
+
     return true;
+}
+
+
+bool
+take_text(std::span<const std::uint8_t> &rest, std::size_t size,
+          std::string_view &text)
+{
+    std::span<const std::uint8_t> taken;
+
+    if (!take(rest, size, taken)) {
+        return false;
+    }
+
+    text = text_at(taken.data(), taken.size());
+    return true;
+}
+
+
+/* Takes the first size bytes away; false: there are not as many. */
+bool
+take(std::span<const std::uint8_t> &rest, std::uint64_t size,
+     std::span<const std::uint8_t> &taken)
+{
+    if (size > rest.size()) {
+        return false;
+    }
+
+    taken = rest.first(static_cast<std::size_t>(size));
+    rest = rest.subspan(taken.size());
+    return true;
+}
+
+
+bool
+take_field(const std::uint8_t *&in, std::size_t &left, field &f)
+{
+    if (left == 0) {
+        return false;
+    }
+
+    std::size_t name = get<std::uint16_t>(in);
+    std::size_t value = get<std::uint32_t>(in + 2);
+
+    in += field_head_size;
+    f.name = text_at(in, name);
+    f.value = text_at(in + name, value);
+    in += name + value;
+    left--;
+    return true;
+}
+
+
+void
+put_u16(std::uint8_t *out, std::size_t value)
+{
+    put(out, static_cast<std::uint16_t>(value));
+}
+
+
+std::uint8_t *
+put_text(std::uint8_t *out, std::string_view text)
+{
+    /* An empty view may point nowhere, which memcpy() must not be given. */
+    if (!text.empty()) {
+        std::memcpy(out, text.data(), text.size());
+    }
+
+    return out + text.size();
+}
+
+
+std::string_view
+text_at(const std::uint8_t *in, std::size_t size)
+{
+    return {reinterpret_cast<const char *>(in), size};
+}
+
 }
 
 }
