@@ -1,10 +1,11 @@
 #include "contract/digest.h"
 
+#include "contract/little_endian.h"
+
 #include <openssl/evp.h>
 #include <openssl/opensslv.h>
 
 #include <algorithm>
-#include <bit>
 
 namespace idempotency {
 
@@ -125,12 +126,9 @@ sha256()
 length_bytes
 little_endian(std::uint64_t value)
 {
-    auto bytes = std::bit_cast<length_bytes>(value);
+    length_bytes bytes;
 
-    if constexpr (std::endian::native == std::endian::big) {
-        std::reverse(bytes.begin(), bytes.end());
-    }
-
+    put_little_endian(bytes.data(), value);
     return bytes;
 }
 

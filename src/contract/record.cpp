@@ -1,5 +1,7 @@
 #include "contract/record.h"
 
+#include "contract/little_endian.h"
+
 #include <cstring>
 
 namespace idempotency {
@@ -25,32 +27,6 @@ constexpr std::size_t at_body = 32;
 constexpr std::size_t head_size = 40;
 
 constexpr std::size_t field_head_size = 6;
-
-
-template <typename Integer>
-std::uint8_t *
-put(std::uint8_t *out, Integer value)
-{
-    for (std::size_t i = 0; i < sizeof(Integer); i++) {
-        *out++ = static_cast<std::uint8_t>(value >> (8 * i));
-    }
-
-    return out;
-}
-
-
-template <typename Integer>
-Integer
-get(const std::uint8_t *in)
-{
-    std::uint64_t value = 0;
-
-    for (std::size_t i = 0; i < sizeof(Integer); i++) {
-        value |= static_cast<std::uint64_t>(in[i]) << (8 * i);
-    }
-
-    return static_cast<Integer>(value);
-}
 
 
 bool take_head(std::span<const std::uint8_t> &rest, response_head &head);
@@ -114,8 +90,8 @@ encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
     put_u16(out + at_content_type, head.content_type.size());
     put_u16(out + at_charset, head.charset.size());
 
-    put(out + at_content_length, head.content_length);
-    put(out + at_last_modified, head.last_modified);
+    put_little_endian(out + at_content_length, head.content_length);
+    put_little_endian(out + at_last_modified, head.last_modified);
 
     set_body(out, 0, 0);
 
@@ -128,8 +104,8 @@ encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
 std::uint8_t *
 encode(std::uint8_t *out, const field &f)
 {
-    out = put(out, static_cast<std::uint16_t>(f.name.size()));
-    out = put(out, static_cast<std::uint32_t>(f.value.size()));
+    out = put_little_endian(out, static_cast<std::uint16_t>(f.name.size()));
+    out = put_little_endian(out, static_cast<std::uint32_t>(f.value.size()));
     out = put_text(out, f.name);
     return put_text(out, f.value);
 }
@@ -140,7 +116,7 @@ set_body(std::uint8_t *head, std::uint64_t body_length,
          std::size_t trailer_fields)
 {
     put_u16(head + at_trailers, trailer_fields);
-    put(head + at_body, body_length);
+    put_little_endian(head + at_body, body_length);
 }
 
 
@@ -157,13 +133,14 @@ response_reader::open(std::span<const std::uint8_t> bytes)
         return false;
     }
 
-    read.headers_ = get<std::uint16_t>(in + at_headers);
-    read.trailers_ = get<std::uint16_t>(in + at_trailers);
+    read.headers_ = get_little_endian<std::uint16_t>(in + at_headers);
+    read.trailers_ = get_little_endian<std::uint16_t>(in + at_trailers);
 
     read.header_ = bytes.data();
 
     if (!take_fields(bytes, read.headers_)
-        || !take(bytes, get<std::uint64_t>(in + at_body), read.body_))
+        || !take(bytes, get_little_endian<std::uint64_t>(in + at_body),
+                 read.body_))
     {
         return false;
     }
@@ -208,17 +185,23 @@ take_head(std::span<const std::uint8_t> &rest, response_head &head)
         return false;
     }
 
-    head.status = get<std::uint16_t>(in + at_status);
-    head.content_type_length = get<std::uint16_t>(in + at_plain_type);
+    head.status = get_little_endian<std::uint16_t>(in + at_status);
+    head.content_type_length = get_little_endian<std::uint16_t>(
+        in + at_plain_type);
     head.own_location = (in[at_flags] & flag_own_location) != 0;
-    head.content_length = get<std::int64_t>(in + at_content_length);
-    head.last_modified = get<std::int64_t>(in + at_last_modified);
+    head.content_length = get_little_endian<std::int64_t>(in
+                                                          + at_content_length);
+    head.last_modified = get_little_endian<std::int64_t>(in
+                                                         + at_last_modified);
 
-    return take_text(rest, get<std::uint16_t>(in + at_status_line),
+    return take_text(rest,
+                     get_little_endian<std::uint16_t>(in + at_status_line),
                      head.status_line)
-           && take_text(rest, get<std::uint16_t>(in + at_content_type),
+           && take_text(rest,
+                        get_little_endian<std::uint16_t>(in + at_content_type),
                         head.content_type)
-           && take_text(rest, get<std::uint16_t>(in + at_charset),
+           && take_text(rest,
+                        get_little_endian<std::uint16_t>(in + at_charset),
                         head.charset)
            && head.content_type_length <= head.content_type.size();
 }
@@ -234,8 +217,9 @@ take_fields(std::span<const std::uint8_t> &rest, std::size_t count)
             return false;
         }
 
-        std::uint64_t name = get<std::uint16_t>(taken.data());
-        std::uint64_t value = get<std::uint32_t>(taken.data() + 2);
+        std::uint64_t name = get_little_endian<std::uint16_t>(taken.data());
+        std::uint64_t value = get_little_endian<std::uint32_t>(taken.data()
+                                                               + 2);
 
         if (!take(rest, name + value, taken)) {
             return false;
@@ -283,8 +267,8 @@ take_field(const std::uint8_t *&in, std::size_t &left, field &f)
         return false;
     }
 
-    std::size_t name = get<std::uint16_t>(in);
-    std::size_t value = get<std::uint32_t>(in + 2);
+    std::size_t name = get_little_endian<std::uint16_t>(in);
+    std::size_t value = get_little_endian<std::uint32_t>(in + 2);
 
     in += field_head_size;
     f.name = text_at(in, name);
@@ -298,7 +282,7 @@ take_field(const std::uint8_t *&in, std::size_t &left, field &f)
 void
 put_u16(std::uint8_t *out, std::size_t value)
 {
-    put(out, static_cast<std::uint16_t>(value));
+    put_little_endian(out, static_cast<std::uint16_t>(value));
 }
 
 

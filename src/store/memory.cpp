@@ -60,30 +60,10 @@ private:
 };
 
 
-void
-answer(settle_waiter *waiter, settle_result result)
-{
-    if (waiter != nullptr) {
-        waiter->settled(*waiter, result);
-    }
-}
-
-
-std::uint64_t
-now()
-{
-    timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return static_cast<std::uint64_t>(ts.tv_sec) * 1000
-           + static_cast<std::uint64_t>(ts.tv_nsec) / 1000000;
-}
-
-
 /*
  * The zone under its mutex.  A worker may have been killed while it changed
- * the zone: the next one to come mends what it left.
+ * the zone: the next worker to come repairs it.  As lock(store)->call() the
+ * mutex is held for the one call, and is free when its result is used.
  */
 class lock {
 public:
@@ -92,7 +72,7 @@ public:
         ngx_shmtx_lock(&store_.pool_->mutex);
 
         if (store_.zone_->dirty()) {
-            mended_ = true;
+            repaired_ = true;
             found_ = store_.zone_->recover();
         }
     }
@@ -101,7 +81,7 @@ public:
     {
         ngx_shmtx_unlock(&store_.pool_->mutex);
 
-        if (mended_) {
+        if (repaired_) {
             ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                           "idempotency: a worker died while it changed "
                           "zone \"%V\", %uz records are whole, %uz lost "
@@ -118,9 +98,169 @@ public:
 
 private:
     memory_store &store_;
-    bool mended_ = false;
+    bool repaired_ = false;
     zone_recovery found_ = {};
 };
+
+
+ngx_int_t init_shm_zone(ngx_shm_zone_t *shm, void *data);
+void answer(settle_waiter *waiter, settle_result result);
+std::uint64_t now();
+
+}
+
+
+store *
+make_memory_store(ngx_conf_t *cf, const ngx_str_t &name, std::size_t size)
+{
+    constexpr std::string_view prefix = "idempotency:";
+    ngx_str_t zone_name;
+
+    /* Zones of all modules share one space of names. */
+    zone_name.len = prefix.size() + name.len;
+    zone_name.data = static_cast<u_char *>(
+        ngx_pnalloc(cf->pool, zone_name.len));
+
+    if (zone_name.data == nullptr) {
+        return nullptr;
+    }
+
+    ngx_memcpy(ngx_cpymem(zone_name.data, prefix.data(), prefix.size()),
+               name.data, name.len);
+
+    ngx_shm_zone_t *shm = ngx_shared_memory_add(cf, &zone_name, size,
+                                                &ngx_http_idempotency_module);
+
+    if (shm == nullptr) {
+        return nullptr;
+    }
+
+    auto *made = make<memory_store>(cf->pool, shm);
+
+    shm->init = init_shm_zone;
+    shm->data = made;
+
+    return made;
+}
+
+
+namespace {
+
+ngx_int_t
+init_shm_zone(ngx_shm_zone_t *shm, void *data)
+{
+    return static_cast<memory_store *>(shm->data)->init_zone(
+        static_cast<memory_store *>(data));
+}
+
+
+ngx_int_t
+memory_store::init_zone(memory_store *old)
+{
+    pool_ = reinterpret_cast<ngx_slab_pool_t *>(shm_->shm.addr);
+
+    if (old != nullptr) {
+        zone_ = old->zone_;
+        return NGX_OK;
+    }
+
+    ngx_shm_zone_t *other = find_predecessor();
+
+    if (other != nullptr && other->shm.size != shm_->shm.size) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" cannot change its size from "
+                      "%uz to %uz bytes on reload, its records would be lost: "
+                      "restart nginx, or give the store another name, to "
+                      "begin without them",
+                      &shm_->shm.name, other->shm.size, shm_->shm.size);
+        return NGX_ERROR;
+    }
+
+    if (other != nullptr) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" is of another build of the "
+                      "module, its records would be lost on reload: restart "
+                      "nginx, or give the store another name, to begin "
+                      "without them",
+                      &shm_->shm.name);
+        return NGX_ERROR;
+    }
+
+    if (format() != NGX_OK) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" is too small",
+                      &shm_->shm.name);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * On reload nginx gives a zone of another size, or of another build of the
+ * module, new memory and says nothing.
+ */
+ngx_shm_zone_t *
+memory_store::find_predecessor() const
+{
+    ngx_shm_zone_t *found = nullptr;
+
+    each<ngx_shm_zone_t>(const_cast<ngx_cycle_t *>(ngx_cycle)->shared_memory,
+                         [&](ngx_shm_zone_t &other) {
+                             if (view(other.shm.name) == view(shm_->shm.name))
+                             {
+                                 found = &other;
+                             }
+                         });
+
+    return found;
+}
+
+
+ngx_int_t
+memory_store::format()
+{
+    std::uint64_t seed;
+
+    /* One piece, all there is: a zone has its own way with its memory. */
+    std::size_t size = pool_->pfree << ngx_pagesize_shift;
+    void *region = ngx_slab_alloc(pool_, size);
+
+    if (region == nullptr
+        || RAND_bytes(reinterpret_cast<unsigned char *>(&seed), sizeof(seed))
+               != 1)
+    {
+        return NGX_ERROR;
+    }
+
+    zone_ = zone::format(region, size, seed);
+    pool_->data = region;
+
+    return zone_ != nullptr ? NGX_OK : NGX_ERROR;
+}
+
+
+void
+memory_store::start()
+{
+    sweeper_.init(this, sweep, ngx_cycle->log);
+    sweeper_.event.cancelable = 1;
+    ngx_add_timer(&sweeper_.event, sweep_interval);
+}
+
+
+void
+memory_store::sweep(ngx_event_t *event)
+{
+    auto *self = own_event::owner_of<memory_store>(event);
+    std::size_t reclaimed = lock(*self)->expire(now(), sweep_limit);
+
+    if (!ngx_exiting) {
+        ngx_add_timer(event,
+                      reclaimed == sweep_limit ? sweep_again : sweep_interval);
+    }
+}
 
 
 void
@@ -169,12 +309,7 @@ void
 memory_store::complete(const ownership &whose, const completion &how,
                        settle_waiter *waiter)
 {
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->complete(whose, how, now());
-    }
+    settle_result result = lock(*this)->complete(whose, how, now());
 
     if (result == settle_result::kept_without_response) {
         say_full(said_dropping_, "responses are not kept");
@@ -187,12 +322,7 @@ memory_store::complete(const ownership &whose, const completion &how,
 void
 memory_store::release(const ownership &whose, settle_waiter *waiter)
 {
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->release(whose, now());
-    }
+    settle_result result = lock(*this)->release(whose, now());
 
     answer(waiter, result);
 }
@@ -202,12 +332,7 @@ void
 memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
                            settle_waiter *waiter)
 {
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->mark_unknown(whose, keep, now());
-    }
+    settle_result result = lock(*this)->mark_unknown(whose, keep, now());
 
     answer(waiter, result);
 }
@@ -216,14 +341,18 @@ memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
 void
 memory_store::renew(const ownership &whose, settle_waiter &waiter)
 {
-    settle_result result;
+    settle_result result = lock(*this)->renew(whose, now());
 
-    {
-        lock locked(*this);
-        result = locked->renew(whose, now());
+    answer(&waiter, result);
+}
+
+
+void
+answer(settle_waiter *waiter, settle_result result)
+{
+    if (waiter != nullptr) {
+        waiter->settled(*waiter, result);
     }
-
-    waiter.settled(waiter, result);
 }
 
 
@@ -254,162 +383,17 @@ memory_store::note_room(const zone_stats &stats)
 }
 
 
-void
-memory_store::sweep(ngx_event_t *event)
+std::uint64_t
+now()
 {
-    auto *self = own_event::owner_of<memory_store>(event);
-    std::size_t reclaimed;
+    timespec ts;
 
-    {
-        lock locked(*self);
-        reclaimed = locked->expire(now(), sweep_limit);
-    }
+    clock_gettime(CLOCK_MONOTONIC, &ts);
 
-    if (!ngx_exiting) {
-        ngx_add_timer(event,
-                      reclaimed == sweep_limit ? sweep_again : sweep_interval);
-    }
-}
-
-
-void
-memory_store::start()
-{
-    sweeper_.init(this, sweep, ngx_cycle->log);
-    sweeper_.event.cancelable = 1;
-    ngx_add_timer(&sweeper_.event, sweep_interval);
-}
-
-
-/*
- * On reload nginx gives a zone of another size, or of another build of the
- * module, new memory and says nothing.
- */
-ngx_shm_zone_t *
-memory_store::find_predecessor() const
-{
-    ngx_shm_zone_t *found = nullptr;
-
-    each<ngx_shm_zone_t>(const_cast<ngx_cycle_t *>(ngx_cycle)->shared_memory,
-                         [&](ngx_shm_zone_t &other) {
-                             if (view(other.shm.name) == view(shm_->shm.name))
-                             {
-                                 found = &other;
-                             }
-                         });
-
-    return found;
-}
-
-
-ngx_int_t
-memory_store::format()
-{
-    std::uint64_t seed;
-
-    /* One piece, all there is: a zone has its own way with its memory. */
-    std::size_t size = pool_->pfree << ngx_pagesize_shift;
-    void *region = ngx_slab_alloc(pool_, size);
-
-    if (region == nullptr
-        || RAND_bytes(reinterpret_cast<unsigned char *>(&seed), sizeof(seed))
-               != 1)
-    {
-        return NGX_ERROR;
-    }
-
-    zone_ = zone::format(region, size, seed);
-    pool_->data = region;
-
-    return zone_ != nullptr ? NGX_OK : NGX_ERROR;
-}
-
-
-ngx_int_t
-memory_store::init_zone(memory_store *old)
-{
-    pool_ = reinterpret_cast<ngx_slab_pool_t *>(shm_->shm.addr);
-
-    if (old != nullptr) {
-        zone_ = old->zone_;
-        return NGX_OK;
-    }
-
-    ngx_shm_zone_t *other = find_predecessor();
-
-    if (other != nullptr && other->shm.size != shm_->shm.size) {
-        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" cannot change its size from "
-                      "%uz to %uz bytes on reload, its records would be lost: "
-                      "restart nginx, or give the store another name, to "
-                      "begin without them",
-                      &shm_->shm.name, other->shm.size, shm_->shm.size);
-        return NGX_ERROR;
-    }
-
-    if (other != nullptr) {
-        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" is of another build of the "
-                      "module, its records would be lost on reload: restart "
-                      "nginx, or give the store another name, to begin "
-                      "without them",
-                      &shm_->shm.name);
-        return NGX_ERROR;
-    }
-
-    if (format() != NGX_OK) {
-        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" is too small",
-                      &shm_->shm.name);
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-init_shm_zone(ngx_shm_zone_t *shm, void *data)
-{
-    return static_cast<memory_store *>(shm->data)->init_zone(
-        static_cast<memory_store *>(data));
+    return static_cast<std::uint64_t>(ts.tv_sec) * 1000
+           + static_cast<std::uint64_t>(ts.tv_nsec) / 1000000;
 }
 
 }
-
-
-store *
-make_memory_store(ngx_conf_t *cf, const ngx_str_t &name, std::size_t size)
-{
-    constexpr std::string_view prefix = "idempotency:";
-    ngx_str_t zone_name;
-
-    /* Zones of all modules share one space of names. */
-    zone_name.len = prefix.size() + name.len;
-    zone_name.data = static_cast<u_char *>(
-        ngx_pnalloc(cf->pool, zone_name.len));
-
-    if (zone_name.data == nullptr) {
-        return nullptr;
-    }
-
-    ngx_memcpy(ngx_cpymem(zone_name.data, prefix.data(), prefix.size()),
-               name.data, name.len);
-
-    ngx_shm_zone_t *shm = ngx_shared_memory_add(cf, &zone_name, size,
-                                                &ngx_http_idempotency_module);
-
-    if (shm == nullptr) {
-        return nullptr;
-    }
-
-    auto *made = make<memory_store>(cf->pool, shm);
-
-    shm->init = init_shm_zone;
-    shm->data = made;
-
-    return made;
-}
-
 
 }
