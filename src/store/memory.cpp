@@ -83,10 +83,10 @@ public:
 
         if (repaired_) {
             ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                          "idempotency: a worker died while it changed "
-                          "zone \"%V\", %uz records are whole, %uz lost "
-                          "their response",
-                          &store_.shm_->shm.name, found_.records,
+                          "idempotency: zone \"%V\" repaired after a worker "
+                          "died: %uz records intact, %uz without response",
+                          &store_.shm_->shm.name,
+                          found_.records - found_.without_response,
                           found_.without_response);
         }
     }
@@ -170,26 +170,27 @@ memory_store::init_zone(memory_store *old)
         ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
                       "idempotency: zone \"%V\" cannot change its size from "
                       "%uz to %uz bytes on reload, its records would be lost: "
-                      "restart nginx, or give the store another name, to "
-                      "begin without them",
+                      "restart nginx or rename the store to start with an "
+                      "empty zone",
                       &shm_->shm.name, other->shm.size, shm_->shm.size);
         return NGX_ERROR;
     }
 
     if (other != nullptr) {
         ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" is of another build of the "
-                      "module, its records would be lost on reload: restart "
-                      "nginx, or give the store another name, to begin "
-                      "without them",
+                      "idempotency: zone \"%V\" was created by another build "
+                      "of the module, its records would be lost on reload: "
+                      "restart nginx or rename the store to start with an "
+                      "empty zone",
                       &shm_->shm.name);
         return NGX_ERROR;
     }
 
     if (format() != NGX_OK) {
         ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" is too small",
-                      &shm_->shm.name);
+                      "idempotency: zone \"%V\" cannot be initialized, "
+                      "%uz bytes may be too small",
+                      &shm_->shm.name, shm_->shm.size);
         return NGX_ERROR;
     }
 
@@ -198,8 +199,8 @@ memory_store::init_zone(memory_store *old)
 
 
 /*
- * On reload nginx gives a zone of another size, or of another build of the
- * module, new memory and says nothing.
+ * On reload nginx silently gives new memory to a zone of another size, or of
+ * another build of the module.
  */
 ngx_shm_zone_t *
 memory_store::find_predecessor() const
@@ -223,7 +224,7 @@ memory_store::format()
 {
     std::uint64_t seed;
 
-    /* One piece, all there is: a zone has its own way with its memory. */
+    /* One piece, all there is: a zone manages its memory itself. */
     std::size_t size = pool_->pfree << ngx_pagesize_shift;
     void *region = ngx_slab_alloc(pool_, size);
 
@@ -270,7 +271,10 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
     zone_answer answer;
     zone_stats stats;
 
-    /* The zone says how much room a response needs; none is made inside. */
+    /*
+     * The zone says how much room a response needs.  Memory for it is not
+     * allocated under the lock, so the claim is repeated with enough of it.
+     */
     for (;;) {
         {
             lock locked(*this);
@@ -279,7 +283,8 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
         }
 
         if (answer.result == claim_result::unavailable) {
-            say_full(said_refusing_, "new requests with a key are refused");
+            say_full(said_refusing_,
+                     "new keys cannot be stored (\"store_unavailable\")");
             break;
         }
 
@@ -312,7 +317,8 @@ memory_store::complete(const ownership &whose, const completion &how,
     settle_result result = lock(*this)->complete(whose, how, now());
 
     if (result == settle_result::kept_without_response) {
-        say_full(said_dropping_, "responses are not kept");
+        say_full(said_dropping_, "responses are not stored (a retry gets "
+                                 "\"response_not_kept\")");
     }
 
     answer(waiter, result);
@@ -356,7 +362,7 @@ answer(settle_waiter *waiter, settle_result result)
 }
 
 
-/* Said when it begins, and again only after there was room for a while. */
+/* Logged once, and again only after the zone had room in between. */
 void
 memory_store::say_full(bool &said, const char *what)
 {
@@ -367,8 +373,8 @@ memory_store::say_full(bool &said, const char *what)
     said = true;
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: zone \"%V\" is full, %s: make it larger or "
-                  "\"idempotency_ttl\" shorter",
+                  "idempotency: zone \"%V\" is full, %s: increase its size or "
+                  "shorten \"idempotency_ttl\"",
                   &shm_->shm.name, what);
 }
 
