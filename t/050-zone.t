@@ -186,7 +186,7 @@ subtest 'a response that does not fit leaves the outcome without it' => sub {
     is(said(post($ng->port, 'large', body => 'other')), '422 key_reused',
         'another body is another request');
     is(ledger_count(key => 'large'), 1, 'executed once');
-    is(count_in($ng->error_log, qr/is full, responses are not kept/), 1,
+    is(count_in($ng->error_log, qr/is full, responses are not stored/), 1,
         'said once in the log');
     my $small = post($ng->port, 'small');
     is(said(post($ng->port, 'small')), said($small) . ' replayed',
@@ -198,9 +198,9 @@ subtest 'a response that does not fit leaves the outcome without it' => sub {
 subtest 'a full zone says what it refuses and what it drops' => sub {
     my $ng = Nginx->start(http => conf('32k'));
     post($ng->port, "both-$_", behaviour => 'size=1500') for 1 .. 150;
-    is(count_in($ng->error_log, qr/is full, responses are not kept/), 1,
+    is(count_in($ng->error_log, qr/is full, responses are not stored/), 1,
         'that responses are not kept, once');
-    is(count_in($ng->error_log, qr/is full, new requests with a key are refused/), 1,
+    is(count_in($ng->error_log, qr/is full, new keys cannot be stored/), 1,
         'that keys are refused, once');
     ok($ng->stop, 'stops');
     $ng->check_logs;
@@ -309,8 +309,8 @@ subtest 'workers killed at any moment leave no key hanging and none run twice' =
     like(said(post($ng->port, 'afterwards')), qr/^201 #\d+$/, 'new keys run');
 
     note(scalar(keys %runs), ' keys, ', scalar @open, ' unheard, locks taken over: ',
-        count_in($ng->error_log, qr/was locked by/), ', mended: ',
-        count_in($ng->error_log, qr/a worker died while it changed/));
+        count_in($ng->error_log, qr/was locked by/), ', repaired: ',
+        count_in($ng->error_log, qr/repaired after a worker died/));
     ok($ng->stop, 'stops');
     $ng->check_logs(allow => qr/exited on signal 9|shared memory zone .* was locked by/);
 };
@@ -348,8 +348,8 @@ subtest 'an outcome cut short while it is written costs no room' => sub {
         $conn->close;
     }
     is_deeply(\@wrong, [], 'other records are whole all the time');
-    note("$hits of $rounds kills hit a worker that held the lock, mended: ",
-        count_in($ng->error_log, qr/a worker died while it changed/));
+    note("$hits of $rounds kills hit a worker that held the lock, repaired: ",
+        count_in($ng->error_log, qr/repaired after a worker died/));
 
     # Nearly all of the zone for one answer, once the last has expired.
     my ($number, $said) = (0, '');

@@ -4,18 +4,14 @@
 
 namespace idempotency {
 
-static std::string_view
-text_of(std::string_view body, const json_extent &extent)
-{
-    return body.substr(extent.at, extent.size);
-}
+namespace {
 
+bool is_id(std::string_view text);
+std::string_view spelling_of(std::string_view body, const json_extent &extent);
+bool only_data(std::string_view body, std::string_view &data);
+bool next_line(std::string_view &rest, std::string_view &line);
+bool data_of(std::string_view line, std::string_view &data);
 
-static bool
-is_id(std::string_view text)
-{
-    return text == "null"
-           || (!text.empty() && text.find_first_of("{[tf") != 0);
 }
 
 
@@ -26,12 +22,12 @@ jsonrpc_id(json_parser &parser, std::string_view body, std::string_view &id)
     std::array<json_extent, 1> values;
 
     if (find_json_members(parser, body, names, values) != json_result::ok
-        || !is_id(text_of(body, values[0])))
+        || !is_id(spelling_of(body, values[0])))
     {
         return false;
     }
 
-    id = text_of(body, values[0]);
+    id = spelling_of(body, values[0]);
     return true;
 }
 
@@ -55,12 +51,12 @@ read_jsonrpc_answer(json_parser &parser, std::string_view body,
      * be replaced.  A null error is how older versions spell none.
      */
 
-    std::string_view failure = text_of(body, values[error]);
+    std::string_view failure = spelling_of(body, values[error]);
 
     answer = {};
     answer.error = !failure.empty() && failure != "null";
 
-    if (text_of(body, values[version]) != "\"2.0\""
+    if (spelling_of(body, values[version]) != "\"2.0\""
         || (values[result].size == 0 && !answer.error))
     {
         return false;
@@ -76,44 +72,38 @@ read_jsonrpc_answer(json_parser &parser, std::string_view body,
 }
 
 
-/* Takes the next line and what ends it: CRLF, LF or CR. */
-static bool
-next_line(std::string_view &rest, std::string_view &line)
+bool
+read_jsonrpc_event(json_parser &parser, std::string_view body,
+                   jsonrpc_answer &answer)
 {
-    std::size_t end = rest.find_first_of("\r\n");
+    std::string_view data;
 
-    if (end == rest.npos) {
+    if (!only_data(body, data) || !read_jsonrpc_answer(parser, data, answer)) {
         return false;
     }
 
-    bool two = rest[end] == '\r' && rest.substr(end + 1).starts_with('\n');
+    if (answer.has_id) {
+        answer.id_at += static_cast<std::size_t>(data.data() - body.data());
+    }
 
-    line = rest.substr(0, end);
-    rest.remove_prefix(end + (two ? 2 : 1));
     return true;
 }
 
 
-/* The value of a data line; false: it is another line. */
-static bool
-data_of(std::string_view line, std::string_view &data)
+namespace {
+
+bool
+is_id(std::string_view text)
 {
-    if (line == "data") {
-        data = line.substr(line.size());
-        return true;
-    }
+    return text == "null"
+           || (!text.empty() && text.find_first_of("{[tf") != 0);
+}
 
-    if (!line.starts_with("data:")) {
-        return false;
-    }
 
-    data = line.substr(5);
-
-    if (data.starts_with(' ')) {
-        data.remove_prefix(1);
-    }
-
-    return true;
+std::string_view
+spelling_of(std::string_view body, const json_extent &extent)
+{
+    return body.substr(extent.at, extent.size);
 }
 
 
@@ -121,7 +111,7 @@ data_of(std::string_view line, std::string_view &data)
  * The only data line, in a message that is ended by an empty line.  Messages
  * of no data may stand beside it: MCP begins streams that can be resumed so.
  */
-static bool
+bool
 only_data(std::string_view body, std::string_view &data)
 {
     std::string_view line;
@@ -149,27 +139,51 @@ only_data(std::string_view body, std::string_view &data)
         }
     }
 
-    /* a message without its empty line never was one */
-
+    /* A message without its empty line never was one. */
     return ended;
 }
 
 
+/* Takes the next line and what ends it: CRLF, LF or CR. */
 bool
-read_jsonrpc_event(json_parser &parser, std::string_view body,
-                   jsonrpc_answer &answer)
+next_line(std::string_view &rest, std::string_view &line)
 {
-    std::string_view data;
+    std::size_t end = rest.find_first_of("\r\n");
 
-    if (!only_data(body, data) || !read_jsonrpc_answer(parser, data, answer)) {
+    if (end == rest.npos) {
         return false;
     }
 
-    if (answer.has_id) {
-        answer.id_at += static_cast<std::size_t>(data.data() - body.data());
+    bool two = rest[end] == '\r' && rest.substr(end + 1).starts_with('\n');
+
+    line = rest.substr(0, end);
+    rest.remove_prefix(end + (two ? 2 : 1));
+    return true;
+}
+
+
+/* The value of a data line; false: it is another line. */
+bool
+data_of(std::string_view line, std::string_view &data)
+{
+    if (line == "data") {
+        data = line.substr(line.size());
+        return true;
+    }
+
+    if (!line.starts_with("data:")) {
+        return false;
+    }
+
+    data = line.substr(5);
+
+    if (data.starts_with(' ')) {
+        data.remove_prefix(1);
     }
 
     return true;
+}
+
 }
 
 }
