@@ -122,15 +122,15 @@ read_time(ngx_str_t &text, ngx_msec_t &out)
 bool
 read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
 {
-    link_settings &server = settings.server;
+    link_settings &link = settings.link;
     ngx_int_t connections = ngx_atoi(words.connections.data,
                                      words.connections.len);
 
-    if (!read_time(words.timeout, server.timeout)) {
+    if (!read_time(words.timeout, link.timeout)) {
         return wrong(cf, settings, "\"timeout\" must be a time like 250ms");
     }
 
-    if (!read_time(words.connect_timeout, server.connect_timeout)) {
+    if (!read_time(words.connect_timeout, link.connect_timeout)) {
         return wrong(cf, settings,
                      "\"connect_timeout\" must be a time like 1s");
     }
@@ -153,8 +153,8 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
 
     settings.prefix = words.prefix;
     settings.connections = static_cast<ngx_uint_t>(connections);
-    server.tls_verify = view(words.tls_verify) == "on";
-    server.db = str(words.url.db);
+    link.tls_verify = view(words.tls_verify) == "on";
+    link.db = str(words.url.db);
 
     return true;
 }
@@ -222,10 +222,10 @@ bool
 read_credentials(ngx_conf_t *cf, redis_settings &settings,
                  const redis_words &words)
 {
-    link_settings &server = settings.server;
+    link_settings &link = settings.link;
 
-    if (!decode(cf, words.url.user, server.user)
-        || !decode(cf, words.url.password, server.password))
+    if (!decode(cf, words.url.user, link.user)
+        || !decode(cf, words.url.password, link.password))
     {
         return false;
     }
@@ -242,16 +242,16 @@ read_credentials(ngx_conf_t *cf, redis_settings &settings,
     }
 
     if (words.user.len != 0) {
-        server.user = words.user;
+        link.user = words.user;
     }
 
     if (words.password_file.len != 0
-        && !read_password(cf, settings, words.password_file, server.password))
+        && !read_password(cf, settings, words.password_file, link.password))
     {
         return false;
     }
 
-    if (server.user.len != 0 && server.password.len == 0) {
+    if (link.user.len != 0 && link.password.len == 0) {
         return wrong(cf, settings,
                      "\"user\" needs a password, give it by "
                      "\"password_file\"");
@@ -264,7 +264,7 @@ read_credentials(ngx_conf_t *cf, redis_settings &settings,
 bool
 find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 {
-    link_settings &server = settings.server;
+    server_location &server = settings.server;
     ngx_url_t where = {};
 
     where.default_port = 6379;
@@ -287,8 +287,7 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
         return false;
     }
 
-    server.addresses = where.addrs;
-    server.address_count = where.naddrs;
+    server.addresses = {where.addrs, where.naddrs};
     server.name = where.addrs[0].name;
 
     /* An address needs no resolving, and is found as it was written. */
@@ -303,8 +302,7 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
         server.name = where.url;
     }
 
-    server.tls_address = literal;
-    server.tls_name = where.host;
+    server.certificate = {where.host, literal};
     server.core = static_cast<const ngx_http_core_loc_conf_t *>(
         ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
 
@@ -339,28 +337,29 @@ load_certificates(ngx_conf_t *cf, ngx_ssl_t *ssl, redis_words &words)
 
 /* The name without brackets, and with the zero that OpenSSL wants. */
 bool
-set_tls_name(ngx_conf_t *cf, link_settings &server, const ngx_str_t &given)
+set_tls_name(ngx_conf_t *cf, server_location &server, const ngx_str_t &given)
 {
-    std::string_view name = view(given.len != 0 ? given : server.tls_name);
+    tls_name &certificate = server.certificate;
+    std::string_view name = view(given.len != 0 ? given : certificate.text);
 
     if (name.starts_with('[') && name.ends_with(']')) {
         name = name.substr(1, name.size() - 2);
     }
 
     if (given.len != 0) {
-        server.tls_address = name.find(':') != std::string_view::npos
-                             || ngx_inet_addr(given.data, given.len)
-                                    != INADDR_NONE;
+        certificate.is_address = name.find(':') != std::string_view::npos
+                                 || ngx_inet_addr(given.data, given.len)
+                                        != INADDR_NONE;
     }
 
-    server.tls_name = format(cf->pool, name.size() + 1, "%*s%Z", name.size(),
-                             str(name).data);
+    certificate.text = format(cf->pool, name.size() + 1, "%*s%Z", name.size(),
+                              str(name).data);
 
-    if (server.tls_name.data == nullptr) {
+    if (certificate.text.data == nullptr) {
         return false;
     }
 
-    server.tls_name.len--;
+    certificate.text.len--;
     return true;
 }
 
@@ -394,7 +393,7 @@ make_tls(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     /* What is sent may be moved meanwhile. */
     SSL_CTX_set_mode(ssl->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
-    settings.server.ssl = ssl;
+    settings.link.ssl = ssl;
 
     return load_certificates(cf, ssl, words)
            || wrong(cf, settings,

@@ -1,0 +1,138 @@
+#include "store/redis_tls.h"
+
+#include <cstdio>
+
+namespace idempotency {
+
+#if (NGX_SSL)
+
+namespace {
+
+bool is_for(SSL *ssl, ngx_connection_t *c, const tls_name &server);
+char *zero_terminated(const tls_name &server);
+
+}
+
+
+const char *
+start_tls(ngx_connection_t *c, ngx_ssl_t *ssl, const tls_name &server,
+          void (*done)(ngx_connection_t *))
+{
+    if (ngx_ssl_create_connection(ssl, c, NGX_SSL_CLIENT) != NGX_OK
+        || (!server.is_address
+            && SSL_set_tlsext_host_name(c->ssl->connection,
+                                        zero_terminated(server))
+                   == 0))
+    {
+        return "TLS failed";
+    }
+
+    if (ngx_ssl_handshake(c) == NGX_AGAIN) {
+        c->ssl->handler = done;
+
+    } else {
+        done(c);
+    }
+
+    return nullptr;
+}
+
+
+const char *
+check_tls(ngx_connection_t *c, const tls_name &server, bool verify)
+{
+    static char text[256];
+
+    if (!c->ssl->handshaked) {
+        return "the TLS handshake failed";
+    }
+
+    if (!verify) {
+        return nullptr;
+    }
+
+    SSL *ssl = c->ssl->connection;
+    long result = SSL_get_verify_result(ssl);
+
+    if (result != X509_V_OK) {
+        std::snprintf(text, sizeof(text), "its certificate is not trusted: %s",
+                      X509_verify_cert_error_string(result));
+        return text;
+    }
+
+    if (!is_for(ssl, c, server)) {
+        std::snprintf(text, sizeof(text), "its certificate is not for \"%s\"",
+                      zero_terminated(server));
+        return text;
+    }
+
+    return nullptr;
+}
+
+
+void
+close_tls(ngx_connection_t *c)
+{
+    if (c->ssl != nullptr) {
+        c->ssl->no_wait_shutdown = 1;
+        c->ssl->no_send_shutdown = 1;
+        ngx_ssl_shutdown(c);
+    }
+}
+
+
+namespace {
+
+/* nginx compares names only, not addresses. */
+bool
+is_for(SSL *ssl, ngx_connection_t *c, const tls_name &server)
+{
+    if (!server.is_address) {
+        ngx_str_t name = server.text;
+
+        return ngx_ssl_check_host(c, &name) == NGX_OK;
+    }
+
+    X509 *certificate = SSL_get_peer_certificate(ssl);
+    bool same = certificate != nullptr
+                && X509_check_ip_asc(certificate, zero_terminated(server), 0)
+                       == 1;
+
+    X509_free(certificate);
+
+    return same;
+}
+
+
+char *
+zero_terminated(const tls_name &server)
+{
+    return reinterpret_cast<char *>(server.text.data);
+}
+
+}
+
+#else
+
+const char *
+start_tls(ngx_connection_t *, ngx_ssl_t *, const tls_name &,
+          void (*)(ngx_connection_t *))
+{
+    return "nginx was built without TLS";
+}
+
+
+const char *
+check_tls(ngx_connection_t *, const tls_name &, bool)
+{
+    return nullptr;
+}
+
+
+void
+close_tls(ngx_connection_t *)
+{}
+
+#endif
+
+}
