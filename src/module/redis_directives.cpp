@@ -1,5 +1,6 @@
 #include "module/directives.h"
 #include "store/redis.h"
+#include "store/redis_tls.h"
 #include "store/redis_url.h"
 
 namespace idempotency {
@@ -8,7 +9,6 @@ namespace {
 
 constexpr ngx_int_t most_connections = 64;
 constexpr std::size_t longest_password = 4096;
-constexpr int verify_depth = 9;
 
 
 /* What is written in idempotency_store, before it is made into settings. */
@@ -49,14 +49,71 @@ constexpr parameter known_parameters[] = {
 };
 
 
-bool
-wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what)
-{
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "idempotency store \"%V\": %s",
-                       &settings.name, what);
-    return false;
+bool read_parameter(ngx_conf_t *cf, const redis_settings &settings,
+                    const ngx_str_t &text, redis_words &words, unsigned &seen);
+bool read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words);
+bool read_credentials(ngx_conf_t *cf, redis_settings &settings,
+                      const redis_words &words);
+bool find_server(ngx_conf_t *cf, redis_settings &settings,
+                 const redis_url &url);
+bool set_up_tls(ngx_conf_t *cf, redis_settings &settings,
+                const redis_words &words);
+bool read_time(ngx_str_t &text, ngx_msec_t &out);
+bool decode(ngx_conf_t *cf, std::string_view text, ngx_str_t &out);
+bool read_password(ngx_conf_t *cf, const redis_settings &settings,
+                   ngx_str_t name, ngx_str_t &out);
+bool set_tls_name(ngx_conf_t *cf, tls_name &certificate,
+                  const ngx_str_t &given);
+bool wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what);
+
 }
 
+
+bool
+is_redis(const ngx_str_t &url)
+{
+    return is_redis_url(view(url));
+}
+
+
+/* Null: what is wrong was said. */
+store *
+open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
+                 std::span<ngx_str_t> parameters)
+{
+    redis_settings settings = {};
+    redis_words words;
+    unsigned seen = 0;
+
+    settings.name = name;
+
+    const char *mistake = parse_redis_url(view(url), words.url);
+
+    /* The address itself is not shown, as it may hold a password. */
+    if (mistake != nullptr) {
+        wrong(cf, settings, mistake);
+        return nullptr;
+    }
+
+    for (const ngx_str_t &text : parameters) {
+        if (!read_parameter(cf, settings, text, words, seen)) {
+            return nullptr;
+        }
+    }
+
+    if (!read_values(cf, settings, words)
+        || !read_credentials(cf, settings, words)
+        || !find_server(cf, settings, words.url)
+        || (words.url.tls && !set_up_tls(cf, settings, words)))
+    {
+        return nullptr;
+    }
+
+    return make_redis_store(cf, settings);
+}
+
+
+namespace {
 
 /* As its name=value; the first of a name counts only once. */
 bool
@@ -107,17 +164,6 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
 }
 
 
-bool
-read_time(ngx_str_t &text, ngx_msec_t &out)
-{
-    ngx_int_t time = ngx_parse_time(&text, 0);
-
-    out = static_cast<ngx_msec_t>(time);
-
-    return time != NGX_ERROR && time != 0;
-}
-
-
 /* What is more than a string. */
 bool
 read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
@@ -155,6 +201,60 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     settings.connections = static_cast<ngx_uint_t>(connections);
     link.tls_verify = view(words.tls_verify) == "on";
     link.db = str(words.url.db);
+
+    return true;
+}
+
+
+bool
+read_time(ngx_str_t &text, ngx_msec_t &out)
+{
+    ngx_int_t time = ngx_parse_time(&text, 0);
+
+    out = static_cast<ngx_msec_t>(time);
+
+    return time != NGX_ERROR && time != 0;
+}
+
+
+bool
+read_credentials(ngx_conf_t *cf, redis_settings &settings,
+                 const redis_words &words)
+{
+    link_settings &link = settings.link;
+
+    if (!decode(cf, words.url.user, link.user)
+        || !decode(cf, words.url.password, link.password))
+    {
+        return false;
+    }
+
+    if (words.user.len != 0 && words.url.user.data() != nullptr) {
+        return wrong(cf, settings,
+                     "the address has a user, leave out \"user\"");
+    }
+
+    if (words.password_file.len != 0 && !words.url.password.empty()) {
+        return wrong(cf, settings,
+                     "the address has a password, leave out "
+                     "\"password_file\"");
+    }
+
+    if (words.user.len != 0) {
+        link.user = words.user;
+    }
+
+    if (words.password_file.len != 0
+        && !read_password(cf, settings, words.password_file, link.password))
+    {
+        return false;
+    }
+
+    if (link.user.len != 0 && link.password.len == 0) {
+        return wrong(cf, settings,
+                     "\"user\" needs a password, give it by "
+                     "\"password_file\"");
+    }
 
     return true;
 }
@@ -219,49 +319,6 @@ read_password(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t name,
 
 
 bool
-read_credentials(ngx_conf_t *cf, redis_settings &settings,
-                 const redis_words &words)
-{
-    link_settings &link = settings.link;
-
-    if (!decode(cf, words.url.user, link.user)
-        || !decode(cf, words.url.password, link.password))
-    {
-        return false;
-    }
-
-    if (words.user.len != 0 && words.url.user.data() != nullptr) {
-        return wrong(cf, settings,
-                     "the address has a user, leave out \"user\"");
-    }
-
-    if (words.password_file.len != 0 && !words.url.password.empty()) {
-        return wrong(cf, settings,
-                     "the address has a password, leave out "
-                     "\"password_file\"");
-    }
-
-    if (words.user.len != 0) {
-        link.user = words.user;
-    }
-
-    if (words.password_file.len != 0
-        && !read_password(cf, settings, words.password_file, link.password))
-    {
-        return false;
-    }
-
-    if (link.user.len != 0 && link.password.len == 0) {
-        return wrong(cf, settings,
-                     "\"user\" needs a password, give it by "
-                     "\"password_file\"");
-    }
-
-    return true;
-}
-
-
-bool
 find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 {
     server_location &server = settings.server;
@@ -310,36 +367,31 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 }
 
 
-#if (NGX_SSL)
-
 bool
-load_certificates(ngx_conf_t *cf, ngx_ssl_t *ssl, redis_words &words)
+set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
 {
-    if (words.tls_cert.len != 0
-        && ngx_ssl_certificate(cf, ssl, &words.tls_cert, &words.tls_key,
-                               nullptr)
-               != NGX_OK)
-    {
+    if (!has_tls) {
+        return wrong(cf, settings, "this nginx was built without TLS");
+    }
+
+    if (!set_tls_name(cf, settings.server.certificate, words.tls_name)) {
         return false;
     }
 
-    if (words.tls_ca.len != 0) {
-        return ngx_ssl_trusted_certificate(cf, ssl, &words.tls_ca,
-                                           verify_depth)
-               == NGX_OK;
-    }
+    settings.link.ssl = make_tls(
+        cf, {words.tls_ca, words.tls_cert, words.tls_key});
 
-    SSL_CTX_set_verify_depth(ssl->ctx, verify_depth);
-
-    return SSL_CTX_set_default_verify_paths(ssl->ctx) == 1;
+    return settings.link.ssl != nullptr
+           || wrong(cf, settings,
+                    "\"tls_ca\", \"tls_cert\" or \"tls_key\" cannot be "
+                    "used");
 }
 
 
 /* The name without brackets, and with the zero that OpenSSL wants. */
 bool
-set_tls_name(ngx_conf_t *cf, server_location &server, const ngx_str_t &given)
+set_tls_name(ngx_conf_t *cf, tls_name &certificate, const ngx_str_t &given)
 {
-    tls_name &certificate = server.certificate;
     std::string_view name = view(given.len != 0 ? given : certificate.text);
 
     if (name.starts_with('[') && name.ends_with(']')) {
@@ -365,96 +417,13 @@ set_tls_name(ngx_conf_t *cf, server_location &server, const ngx_str_t &given)
 
 
 bool
-make_tls(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what)
 {
-    constexpr ngx_uint_t protocols = NGX_SSL_TLSv1_2 | NGX_SSL_TLSv1_3;
-    auto *ssl = make<ngx_ssl_t>(cf->pool);
-
-    if (ssl == nullptr || !set_tls_name(cf, settings.server, words.tls_name)) {
-        return false;
-    }
-
-    ssl->log = cf->log;
-
-    if (ngx_ssl_create(ssl, protocols, nullptr) != NGX_OK) {
-        return false;
-    }
-
-    ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(cf->pool, 0);
-
-    if (cleanup == nullptr) {
-        ngx_ssl_cleanup_ctx(ssl);
-        return false;
-    }
-
-    cleanup->handler = ngx_ssl_cleanup_ctx;
-    cleanup->data = ssl;
-
-    /* What is sent may be moved meanwhile. */
-    SSL_CTX_set_mode(ssl->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-
-    settings.link.ssl = ssl;
-
-    return load_certificates(cf, ssl, words)
-           || wrong(cf, settings,
-                    "\"tls_ca\", \"tls_cert\" or \"tls_key\" cannot be "
-                    "used");
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "idempotency store \"%V\": %s",
+                       &settings.name, what);
+    return false;
 }
 
-#else
-
-bool
-make_tls(ngx_conf_t *cf, redis_settings &settings, redis_words &)
-{
-    return wrong(cf, settings, "this nginx was built without TLS");
-}
-
-#endif
-
-}
-
-
-bool
-is_redis(const ngx_str_t &url)
-{
-    return is_redis_url(view(url));
-}
-
-
-/* Null: what is wrong was said. */
-store *
-open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
-                 std::span<ngx_str_t> parameters)
-{
-    redis_settings settings = {};
-    redis_words words;
-    unsigned seen = 0;
-
-    settings.name = name;
-
-    const char *mistake = parse_redis_url(view(url), words.url);
-
-    /* The address itself is not shown, as it may hold a password. */
-    if (mistake != nullptr) {
-        wrong(cf, settings, mistake);
-        return nullptr;
-    }
-
-    for (const ngx_str_t &text : parameters) {
-        if (!read_parameter(cf, settings, text, words, seen)) {
-            return nullptr;
-        }
-    }
-
-    if (!read_values(cf, settings, words)
-        || !read_credentials(cf, settings, words)
-        || !find_server(cf, settings, words.url)
-        || (words.url.tls && !make_tls(cf, settings, words)))
-    {
-        return nullptr;
-    }
-
-    return make_redis_store(cf, settings);
 }
 
 }

@@ -8,9 +8,46 @@ namespace idempotency {
 
 namespace {
 
+constexpr int verify_depth = 9;
+
+
+bool load_files(ngx_conf_t *cf, ngx_ssl_t *ssl, tls_files &files);
 bool is_for(SSL *ssl, ngx_connection_t *c, const tls_name &server);
 char *zero_terminated(const tls_name &server);
 
+}
+
+
+ngx_ssl_t *
+make_tls(ngx_conf_t *cf, tls_files files)
+{
+    constexpr ngx_uint_t protocols = NGX_SSL_TLSv1_2 | NGX_SSL_TLSv1_3;
+    auto *ssl = make<ngx_ssl_t>(cf->pool);
+
+    if (ssl == nullptr) {
+        return nullptr;
+    }
+
+    ssl->log = cf->log;
+
+    if (ngx_ssl_create(ssl, protocols, nullptr) != NGX_OK) {
+        return nullptr;
+    }
+
+    ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(cf->pool, 0);
+
+    if (cleanup == nullptr) {
+        ngx_ssl_cleanup_ctx(ssl);
+        return nullptr;
+    }
+
+    cleanup->handler = ngx_ssl_cleanup_ctx;
+    cleanup->data = ssl;
+
+    /* What is sent may be moved meanwhile. */
+    SSL_CTX_set_mode(ssl->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+
+    return load_files(cf, ssl, files) ? ssl : nullptr;
 }
 
 
@@ -83,6 +120,28 @@ close_tls(ngx_connection_t *c)
 
 namespace {
 
+bool
+load_files(ngx_conf_t *cf, ngx_ssl_t *ssl, tls_files &files)
+{
+    if (files.certificate.len != 0
+        && ngx_ssl_certificate(cf, ssl, &files.certificate, &files.key,
+                               nullptr)
+               != NGX_OK)
+    {
+        return false;
+    }
+
+    if (files.ca.len != 0) {
+        return ngx_ssl_trusted_certificate(cf, ssl, &files.ca, verify_depth)
+               == NGX_OK;
+    }
+
+    SSL_CTX_set_verify_depth(ssl->ctx, verify_depth);
+
+    return SSL_CTX_set_default_verify_paths(ssl->ctx) == 1;
+}
+
+
 /* nginx compares names only, not addresses. */
 bool
 is_for(SSL *ssl, ngx_connection_t *c, const tls_name &server)
@@ -113,6 +172,13 @@ zero_terminated(const tls_name &server)
 }
 
 #else
+
+ngx_ssl_t *
+make_tls(ngx_conf_t *, tls_files)
+{
+    return nullptr;
+}
+
 
 const char *
 start_tls(ngx_connection_t *, ngx_ssl_t *, const tls_name &,

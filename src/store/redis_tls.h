@@ -4,6 +4,24 @@
 
 namespace idempotency {
 
+#if (NGX_SSL)
+inline constexpr bool has_tls = true;
+#else
+inline constexpr bool has_tls = false;
+#endif
+
+
+/* Empty: the system's certificates; no certificate of our own. */
+struct tls_files {
+    ngx_str_t ca;
+    ngx_str_t certificate;
+    ngx_str_t key;
+};
+
+
+/* When the configuration is read.  Null: nginx has logged why. */
+ngx_ssl_t *make_tls(ngx_conf_t *cf, tls_files files);
+
 /*
  * Null: done() is or was called, when the handshake has ended; else what is
  * wrong.
