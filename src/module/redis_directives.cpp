@@ -11,7 +11,7 @@ constexpr ngx_int_t most_connections = 64;
 constexpr std::size_t longest_password = 4096;
 
 
-/* What is written in idempotency_store, before it is made into settings. */
+/* The parameters of idempotency_store as they are written. */
 struct redis_words {
     redis_url url;
     ngx_str_t prefix = ngx_string("idem:");
@@ -76,7 +76,7 @@ is_redis(const ngx_str_t &url)
 }
 
 
-/* Null: what is wrong was said. */
+/* Null: the reason was logged. */
 store *
 open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
                  std::span<ngx_str_t> parameters)
@@ -89,7 +89,7 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
 
     const char *mistake = parse_redis_url(view(url), words.url);
 
-    /* The address itself is not shown, as it may hold a password. */
+    /* The address itself is not logged, as it may contain a password. */
     if (mistake != nullptr) {
         wrong(cf, settings, mistake);
         return nullptr;
@@ -115,20 +115,20 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
 
 namespace {
 
-/* As its name=value; the first of a name counts only once. */
+/* Reads one name=value. */
 bool
 read_parameter(ngx_conf_t *cf, const redis_settings &settings,
                const ngx_str_t &text, redis_words &words, unsigned &seen)
 {
     std::size_t equals = ngx_min(view(text).find('='), text.len);
     std::string_view name = view(text).substr(0, equals);
-    const char *mistake = "is not known, there are prefix, timeout, "
+    const char *mistake = "is unknown, use prefix, timeout, "
                           "connect_timeout, connections, user, "
                           "password_file, tls_ca, tls_cert, tls_key, "
-                          "tls_name and tls_verify";
+                          "tls_name or tls_verify";
 
     if (name == "password") {
-        mistake = "would be seen by all who read the configuration, use "
+        mistake = "would be visible in the configuration, use "
                   "\"password_file\"";
     }
 
@@ -143,10 +143,10 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
             mistake = "is given twice";
 
         } else if (text.len - equals < 2) {
-            mistake = "has no value, write \"name=value\"";
+            mistake = "has no value, use \"name=value\"";
 
         } else if (name.starts_with("tls_") && !words.url.tls) {
-            mistake = "is for \"rediss://\" only";
+            mistake = "requires a \"rediss://\" address";
 
         } else {
             words.*p.value = str(view(text).substr(equals + 1));
@@ -164,7 +164,7 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
 }
 
 
-/* What is more than a string. */
+/* Parameters whose values have a syntax of their own. */
 bool
 read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
 {
@@ -182,11 +182,13 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     }
 
     if (connections < 1 || connections > most_connections) {
-        return wrong(cf, settings, "\"connections\" must be 1 to 64");
+        return wrong(cf, settings,
+                     "\"connections\" must be a number from 1 to 64");
     }
 
     if (words.prefix.len > longest_prefix) {
-        return wrong(cf, settings, "\"prefix\" has at most 64 characters");
+        return wrong(cf, settings,
+                     "\"prefix\" must have at most 64 characters");
     }
 
     if (view(words.tls_verify) != "on" && view(words.tls_verify) != "off") {
@@ -194,7 +196,8 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     }
 
     if ((words.tls_cert.len == 0) != (words.tls_key.len == 0)) {
-        return wrong(cf, settings, "\"tls_cert\" and \"tls_key\" go together");
+        return wrong(cf, settings,
+                     "\"tls_cert\" and \"tls_key\" require each other");
     }
 
     settings.prefix = words.prefix;
@@ -231,12 +234,12 @@ read_credentials(ngx_conf_t *cf, redis_settings &settings,
 
     if (words.user.len != 0 && words.url.user.data() != nullptr) {
         return wrong(cf, settings,
-                     "the address has a user, leave out \"user\"");
+                     "the address has a user already, remove \"user\"");
     }
 
     if (words.password_file.len != 0 && !words.url.password.empty()) {
         return wrong(cf, settings,
-                     "the address has a password, leave out "
+                     "the address has a password already, remove "
                      "\"password_file\"");
     }
 
@@ -252,7 +255,7 @@ read_credentials(ngx_conf_t *cf, redis_settings &settings,
 
     if (link.user.len != 0 && link.password.len == 0) {
         return wrong(cf, settings,
-                     "\"user\" needs a password, give it by "
+                     "\"user\" requires a password, set "
                      "\"password_file\"");
     }
 
@@ -279,7 +282,7 @@ decode(ngx_conf_t *cf, std::string_view text, ngx_str_t &out)
 }
 
 
-/* The whole of a small file, without the end of its last line. */
+/* Reads a small file, without the newline at its end. */
 bool
 read_password(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t name,
               ngx_str_t &out)
@@ -309,7 +312,7 @@ read_password(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t name,
 
     if (n <= 0 || n == static_cast<ssize_t>(text.size())) {
         return wrong(cf, settings,
-                     "\"password_file\" must hold one password, and nothing "
+                     "\"password_file\" must contain one password and nothing "
                      "else");
     }
 
@@ -334,7 +337,7 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 
     if (where.url.data == nullptr || ngx_parse_url(cf->pool, &where) != NGX_OK)
     {
-        /* Of what was written only this is surely no password. */
+        /* Only the host: the rest of the address may contain a password. */
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "idempotency store \"%V\": %s in its address: "
                            "\"%V\"",
@@ -347,7 +350,7 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
     server.addresses = {where.addrs, where.naddrs};
     server.name = where.addrs[0].name;
 
-    /* An address needs no resolving, and is found as it was written. */
+    /* An IP address or a socket needs no resolver. */
     bool literal = where.family == AF_UNIX || where.host.len == 0
                    || where.host.data[0] == '['
                    || ngx_inet_addr(where.host.data, where.host.len)
@@ -371,7 +374,8 @@ bool
 set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
 {
     if (!has_tls) {
-        return wrong(cf, settings, "this nginx was built without TLS");
+        return wrong(cf, settings,
+                     "\"rediss://\" requires an nginx built with SSL");
     }
 
     if (!set_tls_name(cf, settings.server.certificate, words.tls_name)) {
@@ -383,12 +387,12 @@ set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
 
     return settings.link.ssl != nullptr
            || wrong(cf, settings,
-                    "\"tls_ca\", \"tls_cert\" or \"tls_key\" cannot be "
-                    "used");
+                    "cannot set up TLS with this \"tls_ca\", "
+                    "\"tls_cert\" or \"tls_key\"");
 }
 
 
-/* The name without brackets, and with the zero that OpenSSL wants. */
+/* The name without brackets, zero-terminated for OpenSSL. */
 bool
 set_tls_name(ngx_conf_t *cf, tls_name &certificate, const ngx_str_t &given)
 {

@@ -85,7 +85,7 @@ redis_store::claim_replied(operation &op, const redisReply &reply)
 }
 
 
-/* ttl_left: of the record's expiry, if a script has looked. */
+/* ttl_left is the record's remaining TTL, if the script was used. */
 void
 redis_store::claim_found(operation &op, const redisReply &value,
                          std::int64_t ttl_left)
@@ -112,7 +112,7 @@ redis_store::claim_found(operation &op, const redisReply &value,
 }
 
 
-/* There is a record: nobody may run in its place. */
+/* A record exists, so the request must not run. */
 void
 redis_store::claim_unreadable(operation &op)
 {
@@ -125,7 +125,7 @@ redis_store::claim_unreadable(operation &op)
 }
 
 
-/* The response lies in the reply, which goes when this returns. */
+/* The response is part of the reply, which is freed after this call. */
 void
 redis_store::answer_claim(operation &op, const claim_answer &answer)
 {
@@ -140,7 +140,7 @@ redis_store::answer_claim(operation &op, const claim_answer &answer)
 
     } else if (answer.result == claim_result::claimed) {
 
-        /* Its request is gone, so nobody will run. */
+        /* The request has gone and will not run. */
         settle(return_claim(op, purpose::give_back), nullptr);
 
     } else {
@@ -150,8 +150,9 @@ redis_store::answer_claim(operation &op, const claim_answer &answer)
 
 
 /*
- * An error of Redis has a name and no effect.  What has no name may come from
- * something in between, and the claim be on its way yet.
+ * A command that Redis refuses with a named error had no effect.  A plain
+ * "ERR", or another type of reply, may come from a proxy in between: the claim
+ * may still reach Redis.
  */
 void
 redis_store::claim_refused(operation &op, const redisReply &reply)
@@ -168,9 +169,9 @@ redis_store::claim_refused(operation &op, const redisReply &reply)
 
 
 /*
- * A server that stands still executes what it has received when it goes on,
- * perhaps after what comes by the next connection.  So a lost claim is looked
- * for later, and more than once.
+ * A server that hangs executes the commands it has received when it continues,
+ * perhaps after commands of the next connection.  So a lost claim is taken
+ * back later, and more than one attempt is made to find it.
  */
 void
 redis_store::claim_lost(operation &op, unanswered why)
@@ -200,8 +201,8 @@ redis_store::claim_lost(operation &op, unanswered why)
 
 
 /*
- * The claim is over, its return is an operation of its own.  There is memory
- * for it: that of the claim has just been freed.
+ * The claim has ended, undoing it is a second operation.  The claim is freed
+ * first, so that there is memory for the second.
  */
 operation *
 redis_store::return_claim(operation &op, purpose why)
@@ -229,7 +230,7 @@ claimed_with(std::int64_t attempt)
 }
 
 
-/* Whether an owner is alive, and who may take over, only Redis can tell. */
+/* Only the script can see whether a lease has expired, and take over. */
 bool
 needs_script(const operation &op, const redis_record &record)
 {

@@ -5,27 +5,27 @@
 
 namespace idempotency {
 
-/* What is known of a command that was not answered. */
+/* What is known about a command that got no reply. */
 enum class unanswered : std::uint8_t {
-    not_sent, /* it surely had no effect */
-    lost,     /* it may have had one, or may yet have */
+    not_sent, /* it had no effect */
+    lost,     /* it may have had an effect, or may still have one */
 };
 
 
 /*
- * A command on its way.  It belongs to the caller, who keeps it until it is
- * answered; its bytes belong to the link, but for large parts of it.
+ * A command that waits for its reply.  It belongs to the caller and must stay
+ * until it is answered.  The link keeps its bytes, except for large parts.
  */
 struct command {
     ngx_queue_t queue;
     std::uint64_t position; /* of its first byte in the link's output */
     ngx_msec_t deadline;
-    bool is_overdue; /* and its owner knows */
+    bool is_overdue; /* overdue() was called */
 
-    /* An error of the server is a reply; no reply: see why. */
+    /* An error is a reply too.  Null: there is no reply, see why. */
     void (*answered)(command &, const redisReply *reply, unanswered why);
 
-    /* It takes longer than it may; it may yet be answered. */
+    /* It takes longer than the timeout; a reply may still come. */
     void (*overdue)(command &);
 };
 

@@ -76,7 +76,7 @@ void add_response(redis_output &out, pieces response);
 }
 
 
-/* Redis names a script by its SHA-1. */
+/* Redis identifies a script by its SHA-1. */
 void
 redis_commands::hash_scripts()
 {
@@ -216,7 +216,7 @@ claimed_record(const operation &op)
 }
 
 
-/* The script writes the head; here is room for it. */
+/* The script fills in the head, for which the argument has room. */
 void
 add_response(redis_output &out, pieces response)
 {

@@ -4,12 +4,12 @@
 
 namespace idempotency {
 
-/* Writes operations as commands of Redis, on keys with one prefix. */
+/* Writes operations as Redis commands; all keys have one prefix. */
 class redis_commands {
 public:
     explicit redis_commands(const ngx_str_t &prefix) : prefix_(prefix) {}
 
-    /* In each worker, before the first is sent. */
+    /* To be called in each worker before the first send(). */
     static void hash_scripts();
 
     void send(operation &op) const;

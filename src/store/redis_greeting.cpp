@@ -45,8 +45,8 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
 
 
 /*
- * Without AUTH or SELECT nothing that follows would do what it should.  Other
- * commands may be forbidden to us, and are not needed.
+ * If AUTH or SELECT fails, the server cannot be used.  An ACL may forbid the
+ * other commands; their replies are not required.
  */
 const char *
 redis_greeting::take(const redisReply &reply)
@@ -68,7 +68,7 @@ redis_greeting::take(const redisReply &reply)
     }
 
     if (what == step::role && is_replica(reply)) {
-        return "it is a replica, which takes no writes";
+        return "this server is a replica and accepts no writes";
     }
 
     if (what == step::time) {
@@ -90,7 +90,7 @@ redis_greeting::first_error() const
 }
 
 
-/* A server that does not tell its time has the time of this host. */
+/* If the server did not tell its time, use the time of this host. */
 std::uint64_t
 redis_greeting::server_time() const
 {
@@ -123,7 +123,7 @@ redis_greeting::add(ngx_connection_t *c, step what,
         return false;
     }
 
-    /* A connection that is new takes this much at once. */
+    /* The socket buffer of a new connection has room for all of it. */
     ssize_t sent = c->send(c, reinterpret_cast<u_char *>(formatted),
                            static_cast<std::size_t>(size));
     redisFreeCommand(formatted);

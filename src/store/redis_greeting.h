@@ -6,26 +6,26 @@
 namespace idempotency {
 
 /*
- * The first commands of a connection, all in one go: who we are, and what kind
- * of server this is.  Begins anew with each connection.
+ * The first commands on a new connection, sent at once: they log in and ask
+ * what kind of server this is.
  */
 class redis_greeting {
 public:
     /* False: it could not be sent. */
     bool send(ngx_connection_t *c, const link_settings &settings);
 
-    /* Null, or why the server is of no use. */
+    /* Null, or why the server cannot be used. */
     const char *take(const redisReply &reply);
     bool is_complete() const { return answered_ == count_; }
 
-    /* What the server said before it closed; null: nothing. */
+    /* An error that may explain why the server closes; null: none. */
     const char *first_error() const;
     void forget_error() { first_error_ = {}; }
 
-    /* Milliseconds of Unix time by the server's clock, about. */
+    /* The server's clock: approximate Unix time in milliseconds. */
     std::uint64_t server_time() const;
 
-    /* How it makes room for new keys; empty: it does not say. */
+    /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
 private:
@@ -44,7 +44,7 @@ private:
     error_text refusal_;
     std::array<char, 32> policy_ = {};
 
-    /* The server's clock, and ours at that moment; 0: not told. */
+    /* The server's clock, and ours at that moment; 0: not known. */
     std::uint64_t server_time_ = 0;
     ngx_msec_t server_time_read_at_ = 0;
 };

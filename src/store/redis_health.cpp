@@ -4,7 +4,7 @@ namespace idempotency {
 
 namespace {
 
-/* How long nothing must have been refused before all is well. */
+/* The server counts as available after so long without an error. */
 constexpr ngx_msec_t calm = 2000;
 
 }
@@ -37,7 +37,7 @@ server_health::link_up(const ngx_str_t &server, unsigned links_down)
 }
 
 
-/* Some commands may be taken while others are refused. */
+/* A server may accept some commands while it refuses others. */
 void
 server_health::accepted(const ngx_str_t &server)
 {
@@ -73,7 +73,7 @@ server_health::say_unavailable(const ngx_str_t &server, const char *why,
     claims_failed_ = 0;
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
-                  "idempotency: redis \"%V\" is not available: %s", &server,
+                  "idempotency: Redis at \"%V\" is unavailable: %s", &server,
                   why);
 }
 
@@ -82,9 +82,9 @@ void
 server_health::say_available(const ngx_str_t &server)
 {
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" is available again after %M ms, "
-                  "meanwhile %ui claims failed, %ui outcomes are yet to be "
-                  "stored",
+                  "idempotency: Redis at \"%V\" is available again after %M "
+                  "ms, meanwhile %ui requests could not claim their key and "
+                  "%ui outcomes still have to be stored",
                   &server, ngx_current_msec - unavailable_since_,
                   claims_failed_, outcomes_late_);
 }
@@ -99,8 +99,9 @@ server_health::wrong_type(const ngx_str_t &server)
 
     ngx_log_error(
         NGX_LOG_ERR, ngx_cycle->log, 0,
-        "idempotency: redis \"%V\" has a key of another type (WRONGTYPE) "
-        "where a record should be: let nobody else use the prefix \"%V\"",
+        "idempotency: Redis at \"%V\" has a key of another type (WRONGTYPE) "
+        "in place of a record: make sure that no other application uses the "
+        "prefix \"%V\"",
         &server, &prefix_);
 }
 
@@ -113,13 +114,14 @@ server_health::unreadable_record(const ngx_str_t &server)
     }
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" has a record of a format "
-                  "that this version does not know",
+                  "idempotency: Redis at \"%V\" has a record in a format that "
+                  "this version of the module cannot read, requests with its "
+                  "key are refused",
                   &server);
 }
 
 
-/* Once in all workers, and not with each connection. */
+/* One worker logs this once, not every worker on every connection. */
 void
 server_health::evicts(const ngx_str_t &server, std::string_view policy)
 {
@@ -132,8 +134,8 @@ server_health::evicts(const ngx_str_t &server, std::string_view policy)
     said_evicts_ = true;
 
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" may evict records before their "
-                  "time, and their requests could run again: set its "
+                  "idempotency: Redis at \"%V\" may evict records before they "
+                  "expire, so that a retry runs again: set its "
                   "\"maxmemory-policy\" to \"noeviction\", it is \"%V\"",
                   &server, &text);
 }
@@ -147,14 +149,14 @@ server_health::claim_not_returned(const ngx_str_t &server)
     }
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" leaves too many claims "
-                  "unanswered, some are not taken back and may lock their "
-                  "keys",
+                  "idempotency: Redis at \"%V\" left too many claims without "
+                  "a reply, some cannot be undone and their keys may stay "
+                  "locked until the records expire",
                   &server);
 }
 
 
-/* One line for many: the rest is in the sum at the end. */
+/* Only the first is logged; outcome_over() logs the total. */
 void
 server_health::outcome_lost(const ngx_str_t &server)
 {
@@ -163,14 +165,13 @@ server_health::outcome_lost(const ngx_str_t &server)
     }
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" did not take an outcome in "
-                  "time, retries of its request are told that it is "
-                  "unknown",
+                  "idempotency: Redis at \"%V\" did not store an outcome in "
+                  "time, retries of that request get \"outcome_unknown\"",
                   &server);
 }
 
 
-/* Stored or lost; the last of them brings the sum. */
+/* The outcome is stored or lost; after the last one, log the total. */
 void
 server_health::outcome_over(const ngx_str_t &server)
 {
@@ -179,8 +180,8 @@ server_health::outcome_over(const ngx_str_t &server)
     }
 
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\": %ui outcomes were stored late, "
-                  "%ui were lost",
+                  "idempotency: Redis at \"%V\": %ui outcomes were stored "
+                  "late, %ui were lost",
                   &server, outcomes_stored_, outcomes_lost_);
 
     outcomes_stored_ = 0;

@@ -6,9 +6,10 @@
 namespace idempotency {
 
 /*
- * What the log says of a server, in one worker: when it becomes unavailable,
- * when it is back, and what happened meanwhile.  Everything is told to it;
- * lines are for changes, or are at most one in a minute.
+ * What the log says about a server, in one worker: when it becomes
+ * unavailable, when it is available again, and what happened meanwhile.  The
+ * store reports events; a line is logged when the state changes, or at most
+ * once a minute.
  */
 class server_health {
 public:
@@ -17,11 +18,11 @@ public:
     void link_down(const ngx_str_t &server, const char *why, ngx_err_t err);
     void link_up(const ngx_str_t &server, unsigned links_down);
 
-    /* The server answers, and does or does not do what it was told. */
+    /* The server replied, and did or did not execute the command. */
     void accepted(const ngx_str_t &server);
     void refused(const ngx_str_t &server, const char *why);
 
-    /* What one record or one setting is the reason of. */
+    /* Problems with one record or with one setting of the server. */
     void wrong_type(const ngx_str_t &server);
     void unreadable_record(const ngx_str_t &server);
     void evicts(const ngx_str_t &server, std::string_view policy);
@@ -29,14 +30,14 @@ public:
     void claim_failed() { claims_failed_++; }
     void claim_not_returned(const ngx_str_t &server);
 
-    /* An outcome is late from when it fails first until it is over. */
+    /* An outcome is late from its first failure until it is stored or lost. */
     void outcome_late() { outcomes_late_++; }
     void outcome_stored_late() { outcomes_stored_++; }
     void outcome_lost(const ngx_str_t &server);
     void outcome_over(const ngx_str_t &server);
 
 private:
-    /* Lets one line through in a minute. */
+    /* Limits a log line to one a minute. */
     struct once_a_minute {
         time_t next = 0;
 
@@ -56,7 +57,7 @@ private:
     ngx_msec_t unavailable_since_ = 0;
 
     ngx_uint_t claims_failed_ = 0;
-    ngx_uint_t outcomes_late_ = 0; /* yet to be stored */
+    ngx_uint_t outcomes_late_ = 0; /* not stored yet */
     ngx_uint_t outcomes_stored_ = 0;
     ngx_uint_t outcomes_lost_ = 0;
 

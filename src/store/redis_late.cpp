@@ -13,7 +13,7 @@ constexpr ngx_msec_t first_delay = 100;
 constexpr ngx_msec_t longest_delay = 3000;
 constexpr ngx_msec_t longest_late = 10 * 60 * 1000;
 
-/* How many may be on their way at a time, as others wait for answers too. */
+/* Limits retries in flight, so that they do not delay new requests. */
 constexpr unsigned retried_at_once = 64;
 constexpr std::size_t retried_bytes_at_once = 512 * 1024;
 
@@ -136,7 +136,7 @@ late_operations::answered(operation &op, bool stored)
 }
 
 
-/* What it needs of its request becomes its own; false: no room for it. */
+/* Makes the operation independent of its request; false: no room. */
 bool
 late_operations::keep(operation &op)
 {
@@ -287,9 +287,10 @@ late_operations::leave(operation &op)
 namespace {
 
 /*
- * An outcome is worth storing as long as its token may own the record, which
- * is longer than its lease; a worker that leaves does not wait longer than
- * that, though.  A claim is uncertain until Redis has answered.
+ * Whether it is too late to retry.  A token can own its record even after the
+ * lease has expired, so outcomes are retried for longer than that; a worker
+ * that is shutting down waits for the lease only.  A claim stays uncertain
+ * until Redis has answered, so undoing it is never too late.
  */
 bool
 is_over(const operation &op)

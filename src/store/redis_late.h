@@ -6,10 +6,11 @@
 namespace idempotency {
 
 /*
- * Outcomes that could not be stored yet, and claims that are to be returned,
- * in one worker.  Each is tried again until Redis has answered it, or it is of
- * no more use.  The store hands an operation in when it has failed; it stays
- * ours until it is sent, and its answer goes to the store like any other.
+ * Outcomes that could not be stored yet, and claims that must be undone, in
+ * one worker.  Each is retried until Redis answers, or until it is too late to
+ * be useful.  The store hands over an operation that has failed.  While it
+ * waits it belongs to this class; the reply to a retry goes to the store like
+ * any other.
  */
 class late_operations {
 public:
@@ -18,16 +19,16 @@ public:
     void start();
     void stop();
 
-    /* It has failed: tries it again later, or gives it up. */
+    /* Retries the operation later, or gives it up if there are too many. */
     void put_off(operation &op);
 
-    /* The server is back: nobody waits any longer than needed. */
+    /* The server is available again: retry without waiting. */
     void try_all();
 
-    /* Its response has no room: false, if there is nothing smaller. */
+    /* The response is too large; false: there is no summary either. */
     bool use_summary(operation &op);
 
-    /* It was answered for good; the operation itself is the caller's. */
+    /* The operation is done; the caller frees it. */
     void answered(operation &op, bool stored);
 
 private:
@@ -59,7 +60,7 @@ private:
     allowance outcomes_;
     allowance returns_;
     std::size_t bytes_ = 0; /* of responses */
-    unsigned retried_ = 0;  /* on their way now: */
+    unsigned retried_ = 0;  /* sent again, not answered yet */
     std::size_t retried_bytes_ = 0;
     own_event tick_ = {};
 };

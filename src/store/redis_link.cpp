@@ -95,12 +95,12 @@ redis_link::route_found(const endpoint &where)
     ngx_int_t rc = ngx_event_connect_peer(&peer);
 
     if (rc != NGX_OK && rc != NGX_AGAIN) {
-        fail("connect() failed", ngx_socket_errno, true);
+        fail("cannot connect", ngx_socket_errno, true);
         return;
     }
 
     if (!prepare(peer.connection)) {
-        fail("no memory", 0, true);
+        fail("not enough memory for a connection", 0, true);
         return;
     }
 
@@ -113,8 +113,8 @@ redis_link::route_found(const endpoint &where)
 
 
 /*
- * nginx would log every attempt, but the owner logs what changes.  Only why
- * TLS fails nobody else can tell.
+ * nginx would log every failed attempt; the owner logs only changes of state.
+ * The reason why TLS fails is known to nginx alone, so its first line stays.
  */
 void
 redis_link::quieten_log()
@@ -158,7 +158,7 @@ redis_link::connected()
     }
 
     if (err != 0) {
-        fail("connect() failed", err, true);
+        fail("cannot connect", err, true);
         return;
     }
 
@@ -206,11 +206,11 @@ redis_link::greet()
     state_ = state::greeting;
 
     if (!greeting_.send(connection_, settings_)) {
-        fail("the greeting could not be sent", 0, true);
+        fail("the connection broke during login", 0, true);
         return;
     }
 
-    /* What came before the events were ours would not be told again. */
+    /* Bytes that arrived before our handlers were set raise no new event. */
     if (connection_->read->ready) {
         ngx_post_event(connection_->read, &ngx_posted_events);
     }
@@ -246,9 +246,9 @@ redis_link::opened()
 
 
 /*
- * Commands in flight may still be executed by a server that stands still; it
- * is told by a reset that nobody wants to know, and nothing of them is left
- * to be sent again by this host's kernel.
+ * A server that hangs may still execute the commands in flight later.  A reset
+ * tells it that nobody waits for them, and keeps this host's kernel from
+ * sending them again.
  */
 void
 redis_link::fail(const char *why, ngx_err_t err, bool down)
@@ -266,7 +266,8 @@ redis_link::fail(const char *why, ngx_err_t err, bool down)
         next_warning_ = ngx_time() + 10;
 
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, err,
-                      "idempotency: redis \"%V\": %s before it had answered",
+                      "idempotency: connection to Redis at \"%V\" lost while "
+                      "commands waited for a reply: %s",
                       &name(), why);
     }
 
@@ -277,14 +278,13 @@ redis_link::fail(const char *why, ngx_err_t err, bool down)
 }
 
 
-/* The attempt goes on, but who waits for it has waited long enough. */
+/* The attempt to connect goes on, but commands do not wait any longer. */
 void
 redis_link::fail_waiting()
 {
     output_.discard();
     down_ = true;
-    owner_.link_down(*this, "it could not be connected to in time",
-                     NGX_ETIMEDOUT);
+    owner_.link_down(*this, "could not connect in time", NGX_ETIMEDOUT);
     answer_all(
         [](const command &, std::uint64_t) { return unanswered::not_sent; });
 }
@@ -298,7 +298,7 @@ redis_link::answer_all(unanswered (*why)(const command &, std::uint64_t))
 
     output_.skip_discarded();
 
-    /* Who is told that its command has failed may give another one. */
+    /* A callback may queue another command. */
     ngx_queue_init(&all);
     ngx_queue_add(&all, &commands_);
     ngx_queue_init(&commands_);

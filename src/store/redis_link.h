@@ -11,7 +11,7 @@ namespace idempotency {
 class redis_link;
 
 
-/* Who has links: a store, which may have one per server. */
+/* The owner of links: a store. */
 class link_owner {
 public:
     virtual void link_up(redis_link &link) = 0;
@@ -27,15 +27,16 @@ protected:
 
 
 /*
- * One connection to one server, kept for the life of the worker: nginx's
- * events, timers and TLS below, hiredis' reader above.  Where the server is,
- * a route says.  Commands of one turn of the event loop leave together,
- * replies are matched in order.  When the server neither reads nor writes for
- * longer than the timeout the connection is given up, with all that is in
- * flight: replies are never skipped.
+ * One connection to one server, which lasts as long as the worker and
+ * reconnects by itself.  It uses nginx's events, timers and TLS, and the reply
+ * parser of hiredis.  A route says where the server is.  Commands of one
+ * iteration of the event loop are sent together, and replies are matched to
+ * commands in order.  When the server neither reads nor writes for longer than
+ * the timeout, the connection is closed and all commands in flight fail:
+ * replies are never skipped.
  *
  * After such a timeout, or a failed attempt to connect, the link is down: it
- * takes no commands until an attempt succeeds.
+ * accepts no commands until an attempt succeeds.
  */
 class redis_link final : private route_user {
 public:
@@ -54,17 +55,17 @@ public:
     const ngx_str_t &name() const { return route_.name(); }
     std::uint64_t server_time() const { return greeting_.server_time(); }
 
-    /* begin(), as many arguments as said, end(). */
+    /* To send a command: begin(), add the arguments to the output, end(). */
     redis_output &begin(command &c, unsigned arguments);
     void end(command &c);
 
-    /* A part of a command has moved, and its old place is no more. */
+    /* A part of a command has moved; its old memory is about to be freed. */
     void part_moved(bytes from, const std::uint8_t *to);
 
-    /* The server is of no use: close, and try again later. */
+    /* The server cannot be used: close the connection and retry later. */
     void give_up(const char *why);
 
-    /* SET NX GET is younger than Redis itself. */
+    /* The server is too old for SET NX GET, which came with Redis 7. */
     bool needs_claim_script = false;
 
 private:
@@ -95,7 +96,7 @@ private:
     void try_later();
     void close(bool reset);
 
-    /* redis_traffic.cpp: commands out, replies in, in time */
+    /* redis_traffic.cpp: commands, replies and their deadlines */
     static void on_flush(ngx_event_t *event);
     static void on_write(ngx_event_t *event);
     static void on_read(ngx_event_t *event);

@@ -14,31 +14,31 @@ enum class purpose : std::uint8_t {
     mark_unknown,
     renew,
     release,
-    give_back, /* a claim that took effect, but nobody runs */
-    take_back, /* a claim that was lost, and may yet take effect */
+    give_back, /* undo a claim whose request has gone */
+    take_back, /* undo a claim without a reply, which may take effect later */
 };
 
 
 /* How the command is written. */
 enum class form : std::uint8_t {
     plain_set,      /* claims only */
-    script_by_hash, /* Redis may have forgotten it */
+    script_by_hash, /* Redis may not know it */
     script_in_full,
 };
 
 
-/* Whether an operation has failed, and waits to be tried again. */
+/* Whether an operation has failed and is retried. */
 enum class lateness : std::uint8_t {
     on_time,
     waiting,
-    retried, /* it is on its way again */
+    retried, /* sent again, not answered yet */
 };
 
 
 struct operation;
 
 
-/* What late_operations knows of an operation. */
+/* The part of an operation that belongs to late_operations. */
 struct late_entry {
     ngx_queue_t queue;
     operation *op;
@@ -46,16 +46,16 @@ struct late_entry {
     ngx_msec_t since;
     ngx_msec_t delay;
     ngx_msec_t next_try;
-    std::size_t sent_bytes; /* of its response, in the try under way */
+    std::size_t sent_bytes; /* of its response, in the current retry */
 };
 
 static_assert(std::is_standard_layout_v<late_entry>);
 
 
 /*
- * One command to a store in Redis, until it has been answered.  It outlives
- * the request that wants it: then nobody waits for it, and what it needs of
- * the request is its own.
+ * One command of a Redis store, from its call until it is answered or given
+ * up.  It can outlive its request: then it has no waiter, and its own copy of
+ * the response.
  */
 struct operation : command {
     redis_store *owner;
@@ -65,29 +65,29 @@ struct operation : command {
     ownership whose;
     std::uint64_t expiry;
 
-    /* Who waits: for a claim one, for a settlement the other. */
+    /* The waiter of a claim, and of any other operation; may be null. */
     claim_waiter *claimer;
     settle_waiter *settler;
 
-    /* Of a claim. */
+    /* Used by claims. */
     digest fingerprint;
     bool take_over;
 
-    /* Of a completion. */
+    /* Used by completions. */
     record_state state;
     pieces response;
-    bytes own_response; /* the same, when it is ours */
+    bytes own_response; /* response points here once it is copied */
     std::size_t summary_size;
     std::uint64_t summary_expiry;
-    std::uint8_t *summary; /* null: there is none, or it is the response */
-    bool is_summary;
+    std::uint8_t *summary; /* null: no memory, or it is in use */
+    bool is_summary;       /* the summary is stored instead of the response */
 
-    /* How often a lost claim was looked for, and was not there. */
+    /* How often Redis did not have the claim to take back. */
     unsigned times_not_found;
 
     late_entry late;
 
-    /* A claim goes back to how it was before, which is no outcome. */
+    /* It undoes a claim and stores no outcome. */
     bool returns_claim() const
     {
         return why == purpose::give_back || why == purpose::take_back;
@@ -95,10 +95,10 @@ struct operation : command {
 
     void copy_summary(pieces summary, std::uint64_t ttl);
 
-    /* From here on the operation needs nothing of its request. */
+    /* Copies the response, so that the request may go; false: no memory. */
     bool own_the_response();
 
-    /* Where there is no room for the response, that it ran is kept. */
+    /* Stores the summary instead of the response; false: there is none. */
     bool use_summary();
 };
 

@@ -13,9 +13,9 @@ constexpr std::size_t large_part = 4 * 1024;
 }
 
 
-/* A block of commands, or a large part that lies elsewhere. */
+/* A block of commands, or a reference to a large part. */
 struct redis_output::segment {
-    ngx_chain_t chain; /* the first, so that nginx's chain leads back here */
+    ngx_chain_t chain; /* must be first: of() casts back from it */
     ngx_buf_t buf;
     bool is_block;
 

@@ -6,23 +6,23 @@
 namespace idempotency {
 
 /*
- * Commands that are yet to be sent, in the protocol of Redis.  Small things
- * are copied into blocks; large parts stay where they are, and must stay
- * until they are sent or the output is discarded.  Positions count all bytes
- * that were ever added.
+ * Commands that wait to be sent, in the Redis protocol.  Small arguments are
+ * copied into blocks.  Large parts are not copied: their memory must stay
+ * valid until they are sent or discarded.  Positions count all bytes that were
+ * ever added.
  */
 class redis_output {
 public:
     /*
-     * The beginning of a command with so many arguments.  Each is added whole,
-     * or by its size, parts that make up that size, and an empty part.
+     * Begins a command with so many arguments.  Each argument is added as a
+     * whole, or as its size, parts of that total size, and an empty part.
      */
     void begin(unsigned arguments);
     void add(std::string_view argument);
     void add_size(std::size_t size);
     void add_part(bytes part);
 
-    /* A part has moved, and its old place is no more. */
+    /* A part has moved; its old memory is about to be freed. */
     void part_moved(bytes from, const std::uint8_t *to);
 
     bool empty() const { return first_ == nullptr; }
@@ -30,13 +30,13 @@ public:
     std::uint64_t added() const { return added_; }
     std::uint64_t sent() const { return sent_; }
 
-    /* False: the connection is of no more use. */
+    /* False: the connection is broken. */
     bool send(ngx_connection_t *c);
 
     void discard();
     void free_memory();
 
-    /* Nobody waits for what was discarded: it counts as sent. */
+    /* Commands that were discarded count as sent. */
     void skip_discarded() { sent_ = added_; }
 
 private:

@@ -43,14 +43,14 @@ is_error(const redisReply &reply, std::string_view prefix)
 }
 
 
-/* An error of the server, for the log. */
+/* An error reply as text for the log. */
 class error_text {
 public:
     error_text() = default;
 
     explicit error_text(const redisReply &reply)
     {
-        std::snprintf(text_.data(), text_.size(), "it answers \"%.*s\"",
+        std::snprintf(text_.data(), text_.size(), "the reply is \"%.*s\"",
                       static_cast<int>(std::min<std::size_t>(reply.len, 200)),
                       reply.str);
     }

@@ -26,7 +26,7 @@ single_server_route::cancel()
 }
 
 
-/* False: there is nothing to wait for, the addresses known so far are used. */
+/* False: the name cannot be resolved now, so use the known addresses. */
 bool
 single_server_route::resolve()
 {
@@ -60,7 +60,7 @@ single_server_route::resolve()
 }
 
 
-/* A name that cannot be resolved now keeps the addresses it had. */
+/* If the name was not resolved, the previous addresses are used again. */
 void
 single_server_route::on_resolved(ngx_resolver_ctx_t *ctx)
 {
@@ -92,7 +92,7 @@ single_server_route::take_addresses(const ngx_resolver_ctx_t *ctx)
 }
 
 
-/* One address after the other, as attempts fail. */
+/* Each failure moves on to the next address. */
 void
 single_server_route::answer()
 {

@@ -14,7 +14,7 @@ struct endpoint {
 };
 
 
-/* Who asks a route: a link. */
+/* Who asks a route for an endpoint: a link. */
 class route_user {
 public:
     virtual void route_found(const endpoint &where) = 0;
@@ -26,14 +26,14 @@ protected:
 
 
 /*
- * Tells one link where its server is.  A link asks before each attempt to
- * connect, and never again before it is answered or has cancelled.
+ * Tells one link where its server is.  The link asks before each attempt to
+ * connect, and has at most one question open.
  */
 class redis_route {
 public:
     /*
-     * Answers inside the call or later.  failures: attempts that have failed
-     * since the server last answered a command.
+     * Calls the user back, inside this call or later.  failures is the number
+     * of connections that failed since a server last answered a command.
      */
     virtual void find(route_user &user, unsigned failures) = 0;
     virtual void cancel() = 0;
@@ -47,9 +47,9 @@ protected:
 
 
 /*
- * The route to a single server.  Its addresses are those that were found when
- * the configuration was read; once an attempt has failed, a host name is
- * looked up again, if nginx has a resolver.
+ * The route to a single server.  It uses the addresses found when the
+ * configuration was read.  After a failure it resolves a host name again, if
+ * nginx has a resolver.
  */
 class single_server_route final : public redis_route {
 public:
@@ -74,14 +74,14 @@ private:
     void answer();
 
     server_location server_;
-    ngx_msec_t patience_; /* with the resolver */
+    ngx_msec_t patience_; /* the resolver's timeout */
 
     /* The question under way. */
     route_user *user_ = nullptr;
     unsigned failures_ = 0;
     ngx_resolver_ctx_t *resolving_ = nullptr;
 
-    /* What the name was last resolved to; none: not yet. */
+    /* The last result of the resolver; empty until there is one. */
     std::array<resolved_address, 8> resolved_ = {};
     std::size_t resolved_count_ = 0;
 };

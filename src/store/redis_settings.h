@@ -6,9 +6,9 @@
 
 namespace idempotency {
 
-/* What a server's certificate has to be for. */
+/* The name that a server's certificate must be valid for. */
 struct tls_name {
-    ngx_str_t text; /* with a zero behind it */
+    ngx_str_t text; /* zero-terminated */
     bool is_address;
 };
 
@@ -18,7 +18,7 @@ struct server_location {
     ngx_str_t name; /* for the log: nothing secret */
     std::span<ngx_addr_t> addresses;
 
-    /* A name that may get other addresses; empty: there is none. */
+    /* A host name, whose addresses may change; empty: an address. */
     ngx_str_t host;
     in_port_t port;
     const ngx_http_core_loc_conf_t *core; /* its resolver */
@@ -27,7 +27,7 @@ struct server_location {
 };
 
 
-/* How a connection is made, and how the server lets us in. */
+/* Timeouts, login and TLS of a connection. */
 struct link_settings {
     ngx_str_t user;
     ngx_str_t password;
@@ -35,7 +35,7 @@ struct link_settings {
     ngx_msec_t timeout;
     ngx_msec_t connect_timeout;
 
-    ngx_ssl_t *ssl; /* null: plain */
+    ngx_ssl_t *ssl; /* null: no TLS */
     bool tls_verify;
 };
 

@@ -6,8 +6,8 @@ namespace idempotency {
 namespace {
 
 /*
- * How often a claim that may take effect late is looked for, and how often by
- * a worker that is about to leave.
+ * How often to look for a claim that may still take effect before it counts as
+ * never executed, normally and in a worker that is shutting down.
  */
 constexpr unsigned looks = 8;
 constexpr unsigned looks_when_exiting = 3;
@@ -60,7 +60,7 @@ redis_store::renew(const ownership &whose, settle_waiter &waiter)
 }
 
 
-/* The bytes of the response go with the request. */
+/* The request, and with it the memory of the response, is about to go. */
 void
 redis_store::forget(settle_waiter &waiter)
 {
@@ -70,7 +70,7 @@ redis_store::forget(settle_waiter &waiter)
     waiter.under_way = nullptr;
 
     if (!op.own_the_response()) {
-        op.link->give_up("no memory for a response");
+        op.link->give_up("not enough memory for a response");
     }
 }
 
@@ -110,7 +110,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
             refused(*op.link, reply);
         }
 
-        /* A response has no room: that it ran may have. */
+        /* Redis is full, but may have room for the summary. */
         if (is_error(reply, "OOM") && late_.use_summary(op)
             && op.link->usable()) {
             commands_.send(op);
@@ -151,7 +151,7 @@ redis_store::answer_settle(operation &op, settle_result result)
 }
 
 
-/* Who waits is told; the outcome itself is tried again. */
+/* The waiter is answered now; storing the outcome is retried later. */
 void
 redis_store::settle_failed(operation &op)
 {

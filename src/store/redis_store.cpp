@@ -2,7 +2,7 @@
 
 namespace idempotency {
 
-/* Links and routes are made along with the store: each needs the others. */
+/* The store needs its links, and each link its owner and its route. */
 store *
 make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 {
@@ -98,7 +98,7 @@ redis_store::server_evicts(redis_link &link, std::string_view policy)
 operation *
 redis_store::make(purpose why, const ownership &whose)
 {
-    /* All that is done to one record goes one way, in order. */
+    /* Commands for one record use one connection, so they stay in order. */
     redis_link &link = links_[whose.name.back() % links_.size()];
     operation *op = make_operation(*this, link, why, whose);
 
@@ -140,7 +140,7 @@ redis_store::answered(command &c, const redisReply *reply, unanswered why)
 }
 
 
-/* The server does not know the command in this form, but in another. */
+/* True: the server did not know this form of the command; send another. */
 bool
 redis_store::send_in_other_form(operation &op, const redisReply &reply)
 {
@@ -157,7 +157,7 @@ redis_store::send_in_other_form(operation &op, const redisReply &reply)
         return false;
     }
 
-    /* What was not executed for nobody need not be. */
+    /* Nobody waits for a claim that was not executed. */
     if (op.why == purpose::claim && op.claimer == nullptr) {
         free_operation(&op);
         return true;
@@ -168,7 +168,7 @@ redis_store::send_in_other_form(operation &op, const redisReply &reply)
 }
 
 
-/* It may yet be answered, but too late for who waits. */
+/* A reply may still come, but too late for the waiter. */
 void
 redis_store::overdue(command &c)
 {
@@ -190,7 +190,7 @@ redis_store::overdue(command &c)
 }
 
 
-/* An error that is about one key is not the server's state. */
+/* WRONGTYPE concerns one key; all other errors concern the server. */
 void
 redis_store::refused(redis_link &link, const redisReply &reply)
 {
@@ -203,7 +203,7 @@ redis_store::refused(redis_link &link, const redisReply &reply)
 
     health_.refused(link.name(), why.text());
 
-    /* Another server may be behind the name by now. */
+    /* After a failover the name may point to another server: reconnect. */
     if (is_error(reply, "READONLY") || is_error(reply, "NOAUTH")) {
         link.give_up(why.text());
     }

@@ -8,10 +8,10 @@
 namespace idempotency {
 
 /*
- * Records in one Redis server.  A claim is one SET that succeeds only if
- * there is nothing; everything after it is a script that compares the token.
- * A settlement that fails is kept and tried again until its lease is over; a
- * claim that may have taken effect is taken back.
+ * Records in one Redis server.  A claim is one SET that succeeds only if there
+ * is no record.  All later operations are scripts that compare the token.  A
+ * settlement that fails is retried for a while; a claim that may have taken
+ * effect without a reply is taken back.
  */
 class redis_store final : public store, public link_owner {
 public:

@@ -44,7 +44,7 @@ make_tls(ngx_conf_t *cf, tls_files files)
     cleanup->handler = ngx_ssl_cleanup_ctx;
     cleanup->data = ssl;
 
-    /* What is sent may be moved meanwhile. */
+    /* A response may be copied elsewhere while it is being sent. */
     SSL_CTX_set_mode(ssl->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
     return load_files(cf, ssl, files) ? ssl : nullptr;
@@ -61,7 +61,7 @@ start_tls(ngx_connection_t *c, ngx_ssl_t *ssl, const tls_name &server,
                                         zero_terminated(server))
                    == 0))
     {
-        return "TLS failed";
+        return "cannot set up TLS";
     }
 
     if (ngx_ssl_handshake(c) == NGX_AGAIN) {
@@ -81,7 +81,7 @@ check_tls(ngx_connection_t *c, const tls_name &server, bool verify)
     static char text[256];
 
     if (!c->ssl->handshaked) {
-        return "the TLS handshake failed";
+        return "TLS handshake failed";
     }
 
     if (!verify) {
@@ -92,13 +92,14 @@ check_tls(ngx_connection_t *c, const tls_name &server, bool verify)
     long result = SSL_get_verify_result(ssl);
 
     if (result != X509_V_OK) {
-        std::snprintf(text, sizeof(text), "its certificate is not trusted: %s",
+        std::snprintf(text, sizeof(text), "the certificate is not trusted: %s",
                       X509_verify_cert_error_string(result));
         return text;
     }
 
     if (!is_for(ssl, c, server)) {
-        std::snprintf(text, sizeof(text), "its certificate is not for \"%s\"",
+        std::snprintf(text, sizeof(text),
+                      "the certificate is not valid for \"%s\"",
                       zero_terminated(server));
         return text;
     }
@@ -142,7 +143,7 @@ load_files(ngx_conf_t *cf, ngx_ssl_t *ssl, tls_files &files)
 }
 
 
-/* nginx compares names only, not addresses. */
+/* nginx checks certificates for names only, not for addresses. */
 bool
 is_for(SSL *ssl, ngx_connection_t *c, const tls_name &server)
 {

@@ -11,7 +11,7 @@ inline constexpr bool has_tls = false;
 #endif
 
 
-/* Empty: the system's certificates; no certificate of our own. */
+/* Empty: the system's trusted certificates; no client certificate. */
 struct tls_files {
     ngx_str_t ca;
     ngx_str_t certificate;
@@ -19,22 +19,22 @@ struct tls_files {
 };
 
 
-/* When the configuration is read.  Null: nginx has logged why. */
+/* Called while the configuration is read.  Null: nginx logged why. */
 ngx_ssl_t *make_tls(ngx_conf_t *cf, tls_files files);
 
 /*
- * Null: done() is or was called, when the handshake has ended; else what is
- * wrong.
+ * Starts a handshake.  Null: done() is called when it has ended, perhaps
+ * inside this call.  Else why it cannot start.
  */
 const char *start_tls(ngx_connection_t *c, ngx_ssl_t *ssl,
                       const tls_name &server,
                       void (*done)(ngx_connection_t *));
 
-/* Null: the handshake has succeeded, and the certificate is the server's. */
+/* Null: the handshake succeeded and the certificate is valid; else why not. */
 const char *check_tls(ngx_connection_t *c, const tls_name &server,
                       bool verify);
 
-/* Before the connection itself is closed. */
+/* To be called before the connection is closed. */
 void close_tls(ngx_connection_t *c);
 
 }

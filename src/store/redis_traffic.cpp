@@ -6,7 +6,7 @@ namespace idempotency {
 
 namespace {
 
-/* Redis itself has no larger strings. */
+/* Redis allows strings of up to 512 megabytes. */
 constexpr std::uint64_t largest_reply = 520ull * 1024 * 1024;
 
 constexpr std::uint64_t slowest_rate = 2048; /* bytes in a millisecond */
@@ -88,10 +88,10 @@ redis_link::on_read(ngx_event_t *event)
 {
     redis_link *self = of(event);
 
-    /* nginx is about to leave, and wants its idle connections closed. */
+    /* This worker is shutting down and closes its idle connections. */
     if (self->connection_->close) {
         if (self->busy()) {
-            self->fail("nginx closed its connections", 0, false);
+            self->fail("nginx closes its connections", 0, false);
 
         } else {
             self->close(false);
@@ -123,11 +123,11 @@ redis_link::flush()
     ngx_connection_t *c = connection_;
 
     if (output_.out_of_memory()) {
-        fail("no memory for a command", 0, true);
+        fail("not enough memory for a command", 0, true);
         return;
     }
 
-    /* Not in end(): an attempt that fails at once would answer inside. */
+    /* Not in end(): if this fails at once, callbacks would run inside it. */
     if (state_ == state::closed && busy()) {
         open();
         return;
@@ -141,7 +141,7 @@ redis_link::flush()
     bool sends_first = before < first_command_end();
     bool written = output_.send(c);
 
-    /* A server that stands still goes on taking bytes for a while. */
+    /* Later commands do not count: the kernel takes bytes for any server. */
     if (output_.sent() != before && sends_first) {
         last_progress_ = ngx_current_msec;
     }
@@ -152,12 +152,12 @@ redis_link::flush()
     }
 
     if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
-        fail("write event failed", 0, true);
+        fail("ngx_handle_write_event() failed", 0, true);
     }
 }
 
 
-/* Where the command ends that is next to be answered. */
+/* Where the command ends that will be answered next. */
 std::uint64_t
 redis_link::first_command_end() const
 {
@@ -196,7 +196,7 @@ redis_link::read()
         if (n <= 0) {
             const char *said = greeting_.first_error();
 
-            fail(said != nullptr ? said : "it closed the connection", 0,
+            fail(said != nullptr ? said : "Redis closed the connection", 0,
                  state_ != state::ready);
             return;
         }
@@ -209,7 +209,7 @@ redis_link::read()
                                static_cast<std::size_t>(n))
                    != REDIS_OK)
         {
-            fail("its reply is too large", 0, true);
+            fail("the reply is too large", 0, true);
             return;
         }
 
@@ -219,12 +219,12 @@ redis_link::read()
     }
 
     if (ngx_handle_read_event(c->read, 0) != NGX_OK) {
-        fail("read event failed", 0, true);
+        fail("ngx_handle_read_event() failed", 0, true);
     }
 }
 
 
-/* False: the connection is another one now, or none. */
+/* False: the connection was closed meanwhile, or is another one. */
 bool
 redis_link::parse()
 {
@@ -234,7 +234,7 @@ redis_link::parse()
         void *found = nullptr;
 
         if (redisReaderGetReply(reader, &found) != REDIS_OK) {
-            fail("it does not speak the protocol of Redis", 0, true);
+            fail("the reply is not in the Redis protocol", 0, true);
             return false;
         }
 
@@ -292,12 +292,12 @@ bool
 redis_link::take_answer(const redisReply &reply)
 {
     if (!busy()) {
-        fail("it sent what was not asked for", 0, true);
+        fail("a reply without a command", 0, true);
         return false;
     }
 
     if (output_.sent() < first_command_end()) {
-        fail("it answered before it was asked", 0, true);
+        fail("a reply to a command that was not sent yet", 0, true);
         return false;
     }
 
@@ -311,7 +311,7 @@ redis_link::take_answer(const redisReply &reply)
 }
 
 
-/* An idle connection does not keep a worker that wants to leave. */
+/* An idle connection does not delay the shutdown of a worker. */
 void
 redis_link::drained()
 {
@@ -321,8 +321,8 @@ redis_link::drained()
 
 
 /*
- * Moves the timer only when it is to be earlier, as on_deadline() looks anew;
- * no command is due before the one that set it.
+ * Only moves the timer to an earlier time, because on_deadline() sets it
+ * again.  If it is set for a command, no later command is due before that.
  */
 void
 redis_link::arm()
@@ -351,7 +351,7 @@ redis_link::arm()
 }
 
 
-/* When something has to be done at the latest; false: never. */
+/* When check_deadlines() must run; false: there is nothing to wait for. */
 bool
 redis_link::next_deadline(ngx_msec_t &deadline)
 {
@@ -382,8 +382,8 @@ redis_link::next_deadline(ngx_msec_t &deadline)
 
 
 /*
- * How long nothing may happen.  Large commands need their time, most of it in
- * the buffers of this and other machines, where it cannot be seen.
+ * How long the server may make no progress.  Large commands take time in
+ * buffers of the network, where progress cannot be seen.
  */
 ngx_msec_t
 redis_link::patience() const
@@ -412,7 +412,7 @@ redis_link::check_deadlines()
     if (state_ == state::ready) {
 
         if (busy() && is_due(last_progress_ + patience())) {
-            fail("it did not answer in time", NGX_ETIMEDOUT, true);
+            fail("no reply in time", NGX_ETIMEDOUT, true);
             return;
         }
 
@@ -421,7 +421,7 @@ redis_link::check_deadlines()
     } else if (state_ != state::closed) {
 
         if (is_due(connect_deadline_)) {
-            fail("it could not be connected to in time", NGX_ETIMEDOUT, true);
+            fail("could not connect in time", NGX_ETIMEDOUT, true);
             return;
         }
 
@@ -434,14 +434,14 @@ redis_link::check_deadlines()
 }
 
 
-/* The server works, but not fast enough for these. */
+/* The server makes progress, but these commands have waited too long. */
 void
 redis_link::tell_overdue()
 {
     ngx_connection_t *c = connection_;
     ngx_queue_t *q = ngx_queue_head(&commands_);
 
-    /* Who is told may bring the link down, and all commands with it. */
+    /* A callback may close the connection, and with it end all commands. */
     while (connection_ == c && q != ngx_queue_sentinel(&commands_)) {
         command &late = command_at(q);
 

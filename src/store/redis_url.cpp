@@ -53,7 +53,7 @@ parse_socket(std::string_view rest, redis_url &url)
     url.path = rest.substr(0, question);
 
     if (!url.path.starts_with('/') || url.path.size() == 1) {
-        return "the path of the socket must be absolute, write e.g. "
+        return "the path of the socket must be absolute, for example "
                "\"redis+unix:/run/redis.sock\"";
     }
 
@@ -92,7 +92,7 @@ parse_server(std::string_view rest, redis_url &url)
     url.host = rest.substr(0, slash);
 
     if (url.host.empty()) {
-        return "there is no host in it";
+        return "the address has no host";
     }
 
     if (slash == std::string_view::npos || slash + 1 == rest.size()) {
@@ -102,8 +102,8 @@ parse_server(std::string_view rest, redis_url &url)
     url.db = rest.substr(slash + 1);
 
     return is_db(url.db) ? nullptr
-                         : "the number of a database follows the host, write "
-                           "e.g. \"redis://127.0.0.1:6379/0\"";
+                         : "only the number of a database may follow the "
+                           "host, for example \"redis://127.0.0.1:6379/0\"";
 }
 
 
@@ -113,11 +113,12 @@ parse_credentials(std::string_view text, redis_url &url)
     std::size_t colon = text.find(':');
 
     if (colon == std::string_view::npos) {
-        return "before \"@\" write \"user:password\" or \":password\"";
+        return "\"@\" must follow \"user:password\" or \":password\"";
     }
 
     if (!is_escaped(text)) {
-        return "\"%\" must be followed by two hexadecimal digits";
+        return "in user and password, \"%\" must be followed by two "
+               "hexadecimal digits";
     }
 
     url.user = text.substr(0, colon);
@@ -131,7 +132,7 @@ parse_credentials(std::string_view text, redis_url &url)
 }
 
 
-/* As Redis reads it: a small number. */
+/* Redis numbers its databases. */
 bool
 is_db(std::string_view text)
 {
