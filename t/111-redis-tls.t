@@ -46,7 +46,7 @@ sub fails ($url, $params, $name, $reason) {
         my @answers = map { post($ng->port, $key) } 1 .. 3;
         is_deeply(all_said(@answers), { $REFUSED => 3 }, 'refused');
         is(ledger_count(key => $key), 0, 'not executed');
-        my @lines = lines_in($ng, qr/\[error\].*idempotency: redis .* is not available/);
+        my @lines = lines_in($ng, qr/\[error\].*idempotency: Redis at .* is unavailable/);
         is(scalar @lines, 1, 'one line is logged') or diag(@lines);
         like($lines[0] // '', $reason, 'which says why');
         finish($ng);

@@ -20,15 +20,15 @@ use TcpProxy;
 
 redis_only();
 
-my $GONE = qr/\[error\].*idempotency: redis "\S+" is not available: /;
-my $BACK = qr/\[notice\].*idempotency: redis "\S+" is available again/;
+my $GONE = qr/\[error\].*idempotency: Redis at "\S+" is unavailable: /;
+my $BACK = qr/\[notice\].*idempotency: Redis at "\S+" is available again/;
 
 # One line for each change, however many requests there were.
 sub changed ($ng, $times = 1) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
     my ($gone, $back) = map { scalar lines_in($ng, $_) } $GONE, $BACK;
     is_deeply([$gone, $back], [$times, $times], 'a line when it went, a line when it came back')
-        or diag(lines_in($ng, qr/redis/));
+        or diag(lines_in($ng, qr/redis/i));
 }
 
 # Refused, soon, and not run.
@@ -105,7 +105,7 @@ for my $case (
         is_deeply([map { ledger_count(key => "$key-$_") } qw(known new)], [1, 1], 'each once');
         changed($ng);
         my ($line) = lines_in($ng, $BACK);
-        my ($count) = ($line // '') =~ /available again.* (\d+) claims failed/;
+        my ($count) = ($line // '') =~ /available again.* (\d+) requests could not claim/;
         cmp_ok($count // 0, '>=', 23, 'which says how many claims failed') or diag($line);
         finish($ng, signal => 'TERM');
     };
@@ -273,7 +273,7 @@ for my $uri ('/', '/pass') {
         # Who asks for the second time knows what it waits for.
         wait_until(sub { ($redis->command_stats->{pttl} // 0) >= 2 }, 10, 'two questions');
         $redis->freeze;
-        wait_until(sub { lines_in($other, qr/is not available/) }, 10, 'an outage');
+        wait_until(sub { lines_in($other, qr/is unavailable/) }, 10, 'an outage');
         $redis->thaw;
         wait_until(sub { lines_in($other, qr/is available again/) }, 10, 'its end');
         $gate->open;
