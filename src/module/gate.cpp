@@ -507,11 +507,7 @@ room_for_response(claim_waiter &waiter, std::size_t size)
 bool
 takes_over(const location_conf *conf)
 {
-#ifdef IDEMPOTENCY_BREAK_HOLD
-    return true;
-#else
     return conf->release_unknown != 0 && !conf->dry_run;
-#endif
 }
 
 

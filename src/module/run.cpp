@@ -230,9 +230,7 @@ guard_conf(context &ctx, ngx_http_upstream_t *u)
         return NGX_ERROR;
     }
 
-#ifndef IDEMPOTENCY_BREAK_ABORT
     conf->ignore_client_abort = 1;
-#endif
 
     /*
      * With the response in a file, nginx would be done with the upstream and
@@ -353,7 +351,6 @@ guard_exchange(context &ctx)
         u->reinit_request = reinit_once;
     }
 
-#ifndef IDEMPOTENCY_BREAK_ABORT
     if (u->cleanup != nullptr) {
         r->read_event_handler = ngx_http_block_reading;
 
@@ -361,7 +358,6 @@ guard_exchange(context &ctx)
             r->write_event_handler = ngx_http_request_empty_handler;
         }
     }
-#endif
 
     return NGX_OK;
 }
@@ -473,9 +469,7 @@ start_run(context &ctx)
     }
 
     ctx.run.renewal.init(&ctx, renew, ctx.request->connection->log);
-#ifndef IDEMPOTENCY_BREAK_RENEWAL
     ngx_add_timer(&ctx.run.renewal.event, ctx.conf->lease / 3);
-#endif
 
     wrap_content_handler(ctx);
 

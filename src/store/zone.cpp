@@ -538,11 +538,9 @@ zone::owned(const ownership &whose, std::uint64_t now)
         return none;
     }
 
-#ifndef IDEMPOTENCY_BREAK_FENCING
     if (l.owner != whose.owner) {
         return none;
     }
-#endif
 
     return index;
 }
