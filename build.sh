@@ -26,8 +26,9 @@ DEPS_run=(perl curl)
 DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-lua
     libnginx-mod-http-ndk openssl perl procps redis-tools libtest-base-perl
     libtest-longstring-perl libtext-diff-perl libwww-perl libhttp-message-perl
-    liburi-perl libipc-run-perl liblist-moreutils-perl)
-DEPS_chaos=(faketime perl procps redis-tools)
+    liburi-perl libipc-run-perl liblist-moreutils-perl libredis-perl
+    libnet-dns-perl)
+DEPS_chaos=(faketime libredis-perl perl procps redis-tools)
 DEPS_asan=(dpkg-dev libpcre2-dev zlib1g-dev)
 DEPS_fuzz=(make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev)
 # One version for all: each formats a little differently.

@@ -2,10 +2,7 @@
 
 # The name of a Redis gets another address, as in a fail-over.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(sleep time);
