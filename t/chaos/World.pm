@@ -17,6 +17,7 @@ use Client;
 use FreePorts qw(free_ports);
 use Lines;
 use Nginx ();
+use RedisServer;
 use Running qw(catch_signals);
 use Site;
 
@@ -103,10 +104,11 @@ sub start_app ($self, $app) {
 }
 
 sub start_redis ($self) {
-    $self->{redis_pid} = $self->spawn('redis-server', '--port', $self->{redis_port},
+    my @arguments = ('--port', $self->{redis_port},
         '--bind', '127.0.0.1', '--dir', $self->{folder}, '--save', '',
         '--appendonly', 'yes', '--appendfsync', 'always', '--daemonize', 'no',
         '--logfile', $self->path('redis.log'));
+    $self->{redis_pid} = $self->spawn(sub { RedisServer::become_server(@arguments) });
     wait_listening($self->{redis_port});
 }
 

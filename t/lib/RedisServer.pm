@@ -29,7 +29,7 @@ my $TIMEOUT = 10;
 # conf => [lines]; port => 0 for the socket alone; bind => '127.0.0.1';
 # password => that of the user default; aof => 'always' or 'everysec', else
 # what is stored does not outlive the process; tls => 1, or 'client' where
-# clients have to show a certificate; binary => path.
+# clients have to show a certificate.
 sub start ($class, %opt) {
     my $dir = File::Temp->newdir('redis-XXXXXX', TMPDIR => 1);
     # Workers of nginx may run as another user.
@@ -101,9 +101,14 @@ sub exec_server ($self) {
     # TAP consumers wait until the last holder of standard output is gone.
     open STDOUT, '>>', $self->log_path;
     open STDERR, '>>', $self->log_path;
-    my $binary = $self->{binary} // $ENV{TEST_REDIS_BINARY} // $BINARY;
-    { exec {$binary} 'redis-server', $self->path('redis.conf') }
-    print "$binary: $!\n";
+    become_server($self->path('redis.conf'));
+}
+
+# Never returns.
+sub become_server (@arguments) {
+    my $binary = $ENV{TEST_REDIS_BINARY} // $BINARY;
+    { exec {$binary} 'redis-server', @arguments }
+    print STDERR "$binary: $!\n";
     POSIX::_exit(127);
 }
 
