@@ -12,31 +12,6 @@ use Nginx;
 use Http2;
 use Keyed;
 
-# One server for HTTP/1.1, one for HTTP/2, one to look on from.
-sub start_nginx ($lines, %opt) {
-    return Nginx->start(%opt, http => <<"CONF");
-    # Else answered requests count until their clients hang up.
-    lingering_close off;
-    idempotency_scope none;
-    proxy_set_header X-Attempt \$idempotency_attempt;
-    add_header X-Fingerprint \$idempotency_fingerprint always;
-    $lines
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        listen 127.0.0.1:%%PORT2%% http2;
-        location / {
-            idempotency on;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location = /pid { return 200 \$pid; }
-    }
-    server {
-        listen 127.0.0.1:%%PORT3%%;
-        location / { stub_status; access_log off; }
-    }
-CONF
-}
-
 subtest 'a duplicate in the same worker is woken by the end of the run' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
     my $gate = Keyed::Gate->new;

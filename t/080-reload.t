@@ -12,37 +12,6 @@ use Nginx;
 use Http2;
 use Keyed;
 
-sub conf ($lines) {
-    return <<"CONF";
-    idempotency_scope none;
-    add_header X-Pid \$pid always;
-    # Else a worker that quits waits for clients to hang up.
-    lingering_close off;
-    $lines
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        listen 127.0.0.1:%%PORT2%% http2;
-        location / {
-            idempotency on;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location /open {
-            idempotency on;
-            idempotency_hold off;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-    }
-    server {
-        listen 127.0.0.1:%%PORT3%%;
-        location / { stub_status; access_log off; }
-    }
-CONF
-}
-
-sub start_nginx ($lines, %opt) {
-    return Nginx->start(http => conf($lines), %opt);
-}
-
 subtest 'a run that a reload meets is ended and stored by the old worker' => sub {
     my $ng = start_nginx('');
     my ($gate, $conn) = start_run($ng->port, 'run');

@@ -12,29 +12,6 @@ use Ledger;
 use Nginx;
 use Keyed;
 
-sub start_nginx ($lines, %opt) {
-    return Nginx->start(%opt, http => <<"CONF");
-    idempotency_scope none;
-    proxy_set_header X-Attempt \$idempotency_attempt;
-    proxy_set_header X-Token \$idempotency_token;
-    lingering_close off;
-    $lines
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        location / {
-            idempotency on;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location /open {
-            idempotency on;
-            idempotency_hold off;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location = /pid { return 200 \$pid; }
-    }
-CONF
-}
-
 # On a connection that is kept, as new ones may go to a worker that sleeps.
 sub ask ($conn, $key, %opt) {
     my (undef, @arguments) = post_args(0, $key, %opt,

@@ -179,11 +179,11 @@ for my $how (qw(reload quit)) {
         if ($how eq 'reload') { ok($ng->reload, 'reloaded') }
         else                  { kill QUIT => $ng->master_pid }
         sleep 0.5;
-        ok(-e "/proc/$old/exe", 'the old worker stays');
+        ok(!is_gone($old), 'the old worker stays');
         $proxy->mode('pass');
         is(wait_said("$first replayed", sub { post($other->port, "worker-$how") }, 12),
             "$first replayed", 'stored');
-        ok(wait_until(sub { !-e "/proc/$old/exe" }, 10, 'the worker'), 'then it leaves');
+        ok(wait_until(sub { is_gone($old) }, 10, 'the worker'), 'then it leaves');
         is(ledger_count(key => "worker-$how"), 1, 'executed once');
         finish($other);
         ok($ng->stop, 'stops');
@@ -261,7 +261,7 @@ subtest 'worker_shutdown_timeout closes the connection to Redis as well' => sub 
     kill HUP => $ng->master_pid;
     ok(!$cut->response->{status}, 'a run is cut');
     $proxy->mode('pass');
-    ok(wait_until(sub { !-e "/proc/$old/exe" }, 10, 'the worker'), 'the old worker leaves');
+    ok(wait_until(sub { is_gone($old) }, 10, 'the worker'), 'the old worker leaves');
     my ($n) = executions('ended');
     is(said(post($ng->port, 'ended')), "201 #$n replayed", 'one that had ended is stored');
     is(said(post($ng->port, 'cut')), '409 outcome_unknown', 'the other is unknown, and stored as that');

@@ -167,7 +167,7 @@ subtest 'a worker that leaves gives back what it can' => sub {
     my $first = runs($ng, 'reload');
     is(said(post($ng->port, 'reload')), "$first replayed", 'and is replayed');
     is(ledger_count(key => 'reload'), 1, 'executed once');
-    ok(wait_until(sub { !-e "/proc/$old/exe" }, 10, 'the worker'), 'the old worker leaves');
+    ok(wait_until(sub { is_gone($old) }, 10, 'the worker'), 'the old worker leaves');
     finish($ng, signal => 'TERM');
 };
 

@@ -22,7 +22,7 @@ my @BOTH = ($redis, params => 'timeout=2s');
 sub kill_machine ($ng) {
     my ($master, @workers) = ($ng->master_pid, $ng->worker_pids);
     kill KILL => $master, @workers;
-    wait_until(sub { $ng->reaped && !grep { -e "/proc/$_/exe" } @workers }, 5, 'its end');
+    wait_until(sub { $ng->reaped && !grep { !is_gone($_) } @workers }, 5, 'its end');
 }
 
 # ---- renewal --------------------------------------------------------------

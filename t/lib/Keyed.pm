@@ -44,7 +44,7 @@ our @EXPORT = qw(
     retry_against claim claim_key ends is_replay is_refused is_rerun
     executions begun start_run take_over attempts_of runs_by_key ledger_of
     under_way wait_parked finish is_gone cpu_time lines_in
-    closed_port full_port lua_modules write_file);
+    start_nginx closed_port full_port lua_modules write_file);
 
 our $BODY = 'body';
 
@@ -281,6 +281,40 @@ sub lines_in ($ng, $pattern) {
 }
 
 # ---- surroundings ---------------------------------------------------------
+
+# An nginx for what may happen to a run. lines: in http{}; and what
+# Nginx->start() takes. Port 1 has
+#
+#   /         protected
+#   /open     the response is passed on while it is captured
+#   /pid      which worker answers
+#
+# port 2 has the same over HTTP/2, port 3 has stub_status.
+sub start_nginx ($lines, %opt) {
+    my $pass = 'proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;';
+    return Nginx->start(%opt, http => <<"CONF");
+    idempotency_scope none;
+    proxy_set_header X-Attempt \$idempotency_attempt;
+    proxy_set_header X-Token \$idempotency_token;
+    add_header X-Fingerprint \$idempotency_fingerprint always;
+    add_header X-Pid \$pid always;
+    # Else answered requests count, and keep a worker that quits, until their
+    # clients hang up.
+    lingering_close off;
+    $lines
+    server {
+        listen 127.0.0.1:%%PORT%% reuseport;
+        listen 127.0.0.1:%%PORT2%% http2;
+        location / { idempotency on; $pass }
+        location /open { idempotency on; idempotency_hold off; $pass }
+        location = /pid { return 200 \$pid; }
+    }
+    server {
+        listen 127.0.0.1:%%PORT3%%;
+        location / { stub_status; access_log off; }
+    }
+CONF
+}
 
 # A port that refuses connections and that nobody else can take.
 sub closed_port {
