@@ -8,7 +8,6 @@ use v5.36;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-use Ledger;
 use Nginx;
 use Http2;
 use Keyed;

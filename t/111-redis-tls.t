@@ -6,7 +6,6 @@ use v5.36;
 
 use Digest::SHA qw(sha1_hex);
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 use Ledger;
 use Nginx;

@@ -6,7 +6,6 @@
 use v5.36;
 
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 use Ledger;
 use Nginx;

@@ -9,7 +9,6 @@ use Time::HiRes qw(sleep time);
 
 use DnsServer;
 use FreePorts qw(free_ports);
-use Ledger;
 use Nginx;
 use Keyed;
 use OnRedis;
