@@ -11,10 +11,10 @@ declare -A PACKAGES=(
         libnginx-mod-http-ndk openssl patch perl procps redis-tools
         libtest-base-perl libtest-longstring-perl libtext-diff-perl libwww-perl
         libhttp-message-perl liburi-perl libipc-run-perl
-        liblist-moreutils-perl"
+        liblist-moreutils-perl libnet-dns-perl libredis-perl"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
     [valgrind]="valgrind"
-    [chaos]="faketime patch perl procps redis-tools"
+    [chaos]="faketime libredis-perl patch perl procps redis-tools"
     [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"
     # One clang-format for all: each formats a little differently.
     [lint]="clang-format-14 shellcheck"
