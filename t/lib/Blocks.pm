@@ -11,7 +11,8 @@ package Blocks;
 #
 # A line of "exchange" is a request and its answer. The request may have
 # headers, "body=" and "do=", which is what the application is asked to do, see
-# upstream.pl. Headers of all requests stand in "more_headers". The answer is
+# upstream.pl. Headers of all requests stand in "more_headers"; POST, PUT and
+# PATCH have a body anyway. The answer is
 #
 #   201 run 1          the first execution that the application counts
 #   201 replay of 1    marked as a replay, with the body of that execution
@@ -49,7 +50,7 @@ use lib dirname(abs_path(__FILE__));
 use Ledger;
 use Store ();
 
-my $SECONDS = 10;
+my $SECONDS = 5;
 
 my ($bound, %body_of_run, @answers);
 my $blocks = 0;
@@ -131,7 +132,7 @@ CONF
 
 sub parse_request ($text) {
     my ($first, @parts) = split /\s+\|\s+/, $text;
-    my $body = '';
+    my $body = $first =~ /^P(?:OST|UT|ATCH) / ? 'x' : '';
     my @headers;
     for my $part (@parts) {
         if    ($part =~ /^body=(.*)/) { $body = $1 }
