@@ -107,7 +107,7 @@ sub load_lua ($block) {
     my @modules = split ' ', $ENV{TEST_NGINX_LUA_MODULES} // '';
     return append($block, main_config => join '', map {"load_module $_;"} @modules)
         if @modules;
-    Test::More::pass($block->name . ' # skip lua is not there');
+    Test::More->builder->skip($block->name . ': lua is not there');
     $block->set_value(SKIP => 1);
     $block->set_value(executions => undef);
 }
