@@ -3,6 +3,10 @@
 #include "module/context.h"
 #include "module/shared_response.h"
 
+#include <openssl/rand.h>
+
+#include <cstring>
+
 namespace idempotency {
 
 /*
@@ -31,14 +35,27 @@ namespace {
 
 constexpr ngx_msec_t first_step = 10;
 constexpr ngx_msec_t longest_step = 200;
-constexpr std::size_t bucket_count = 256;
+constexpr unsigned first_bits = 8;
 
-ngx_queue_t buckets[bucket_count];
+/*
+ * The groups of this worker by the names of their records.  A client chooses
+ * its keys; the seed is secret, so that nobody can choose many that share a
+ * bucket.  The table grows with the groups, and stays as large as it was.
+ */
+struct {
+    ngx_queue_t *buckets;
+    ngx_queue_t first[1 << first_bits];
+    unsigned bits;
+    std::size_t groups;
+    std::uint64_t seed;
+} table;
 
 template <class F>
 void each_group(const digest &name, F call);
 wait_group *find_group(const context &ctx);
 wait_group *make_group(const context &ctx);
+void end_group(wait_group *group);
+void grow_table();
 ngx_queue_t *bucket_of(const digest &name);
 void start_waiting(context &ctx);
 void woken(ngx_event_t *event);
@@ -59,9 +76,18 @@ void poll_or_end(wait_group *group);
 void
 init_waiting()
 {
-    for (ngx_queue_t &bucket : buckets) {
+    for (ngx_queue_t &bucket : table.first) {
         ngx_queue_init(&bucket);
     }
+
+    table.buckets = table.first;
+    table.bits = first_bits;
+    table.groups = 0;
+
+    /* Without random bytes there would be no token either. */
+    RAND_bytes(reinterpret_cast<unsigned char *>(&table.seed),
+               sizeof(table.seed));
+    table.seed |= 1;
 }
 
 
@@ -270,9 +296,61 @@ make_group(const context &ctx)
     group->last.same_fingerprint = true;
     group->poll.init(group, poll_store, ngx_cycle->log);
     ngx_queue_init(&group->waiters);
+
+    if (table.groups >= std::size_t{1} << table.bits) {
+        grow_table();
+    }
+
     ngx_queue_insert_tail(bucket_of(group->name), &group->link);
+    table.groups++;
 
     return group;
+}
+
+
+void
+end_group(wait_group *group)
+{
+    group->poll.stop();
+    ngx_queue_remove(&group->link);
+    table.groups--;
+    ngx_free(group);
+}
+
+
+/* If there is no memory the buckets only get longer. */
+void
+grow_table()
+{
+    ngx_queue_t *old = table.buckets;
+    std::size_t count = std::size_t{1} << table.bits;
+    auto *larger = static_cast<ngx_queue_t *>(
+        ngx_alloc(2 * count * sizeof(ngx_queue_t), ngx_cycle->log));
+
+    if (larger == nullptr) {
+        return;
+    }
+
+    for (std::size_t i = 0; i < 2 * count; i++) {
+        ngx_queue_init(&larger[i]);
+    }
+
+    table.buckets = larger;
+    table.bits++;
+
+    for (std::size_t i = 0; i < count; i++) {
+        while (!ngx_queue_empty(&old[i])) {
+            ngx_queue_t *q = ngx_queue_head(&old[i]);
+            auto *group = ngx_queue_data(q, wait_group, link);
+
+            ngx_queue_remove(q);
+            ngx_queue_insert_tail(bucket_of(group->name), q);
+        }
+    }
+
+    if (old != table.first) {
+        ngx_free(old);
+    }
 }
 
 
@@ -298,7 +376,11 @@ each_group(const digest &name, F call)
 ngx_queue_t *
 bucket_of(const digest &name)
 {
-    return &buckets[name[0] % bucket_count];
+    std::uint64_t word;
+
+    std::memcpy(&word, name.data(), sizeof(word));
+
+    return &table.buckets[(word * table.seed) >> (64 - table.bits)];
 }
 
 
@@ -478,9 +560,7 @@ poll_or_end(wait_group *group)
     }
 
     if (ngx_queue_empty(&group->waiters)) {
-        group->poll.stop();
-        ngx_queue_remove(&group->link);
-        ngx_free(group);
+        end_group(group);
         return;
     }
 
