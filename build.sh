@@ -23,8 +23,8 @@ DEPS_build=(g++ make nginx nginx-dev libssl-dev libsimdjson-dev libhiredis-dev)
 DEPS_run=(perl curl)
 # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the server
 # too: redis-server would only add a service that starts by itself.
-DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-lua
-    libnginx-mod-http-ndk openssl perl procps redis-tools libtest-base-perl
+DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-js
+    libnginx-mod-http-lua libnginx-mod-http-ndk openssl perl procps redis-tools libtest-base-perl
     libtest-longstring-perl libtext-diff-perl libwww-perl libhttp-message-perl
     liburi-perl libipc-run-perl liblist-moreutils-perl)
 DEPS_chaos=(faketime perl procps redis-tools)
@@ -390,19 +390,21 @@ test_command()
     locked get_test_nginx
 
     export TEST_NGINX_BINARY TEST_NGINX_LOAD_MODULES TEST_NGINX_LUA_MODULES
+    export TEST_NGINX_JS_MODULES
 
     if [[ $asan ]]; then
         locked build_asan
         TEST_NGINX_BINARY=$BUILD/asan/nginx/nginx
         TEST_NGINX_LOAD_MODULES=$BUILD/asan/$MODULE.so
         # Debian's modules do not go with this nginx.
-        unset TEST_NGINX_LUA_MODULES
+        unset TEST_NGINX_LUA_MODULES TEST_NGINX_JS_MODULES
     else
         locked build
         TEST_NGINX_BINARY=$NGINX
         TEST_NGINX_LOAD_MODULES=$BUILD/$MODULE.so
         TEST_NGINX_LUA_MODULES=$(echo \
             /usr/lib/nginx/modules/{ndk_http,ngx_http_lua}_module.so)
+        TEST_NGINX_JS_MODULES=/usr/lib/nginx/modules/ngx_http_js_module.so
     fi
 
     locked build_unit

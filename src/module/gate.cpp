@@ -36,8 +36,12 @@ void warn_of_empty_scope(ngx_log_t *log);
 ngx_int_t
 gate(ngx_http_request_t *r)
 {
+    if (r != r->main) {
+        return guard_subrequest(r);
+    }
+
     /* post_action is the operator's own, and comes after the answer. */
-    if (r != r->main || r->post_action) {
+    if (r->post_action) {
         return NGX_DECLINED;
     }
 

@@ -36,6 +36,7 @@ start_run(context &ctx)
     }
 
     start_renewal(ctx);
+    start_noting_copies(ctx, false);
     wrap_content_handler(ctx);
 
     return NGX_DECLINED;
@@ -55,6 +56,8 @@ enter_again(context &ctx)
     ngx_http_request_t *r = ctx.request;
     evidence_state &known = ctx.run.evidence;
     bool redirected = application_redirected(ctx);
+
+    start_noting_copies(ctx, true);
 
     if (redirected) {
         known.delegated = true;
@@ -143,8 +146,16 @@ wrap_content_handler(context &ctx)
 ngx_int_t
 run_content(ngx_http_request_t *r)
 {
+    if (r != r->main) {
+        return run_subrequest(r);
+    }
+
     context *ctx = find_context(r);
     evidence_state &known = ctx->run.evidence;
+
+    if (!note_copies(*ctx)) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     known.upstream_before = r->upstream;
     known.handler_status = 0;
@@ -159,7 +170,7 @@ run_content(ngx_http_request_t *r)
         return rc;
     }
 
-    if (guard_exchange(*ctx) != NGX_OK) {
+    if (guard_exchange(*ctx, r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

@@ -1,10 +1,11 @@
 package DnsServer;
 
-# A name server that knows one address, which the test changes.
+# A name server that knows one name, whose addresses the test changes.
 #
 #   my $dns = DnsServer->start('127.0.0.1');
 #   "resolver 127.0.0.1:" . $dns->port . " ipv6=off valid=1s;"
 #   $dns->say('127.0.0.2');            # undef: there is no such name
+#   $dns->say('127.0.0.1 127.0.0.2');  # two addresses
 
 use strict;
 use warnings;
@@ -74,13 +75,13 @@ sub serve ($self, $sock) {
 # One question, as nginx asks it; for an address of IPv4.
 sub answer ($self, $query) {
     open my $file, '<', "$self->{dir}/address" or return;
-    my $address = readline($file) // '';
+    my @addresses = split ' ', readline($file) // '';
     my $question = substr($query, 12);
-    my $known = $address ne '' && $question =~ /\0\0\x01\0\x01\z/;
-    my $flags = $address eq '' ? 0x8183 : 0x8180;
-    my $record = $known ? pack('n n n N n a4', 0xc00c, 1, 1, 1, 4, inet_aton($address)) : q();
-    return substr($query, 0, 2) . pack('n5', $flags, 1, $known ? 1 : 0, 0, 0)
-        . $question . $record;
+    my $flags = @addresses ? 0x8180 : 0x8183;
+    @addresses = () if $question !~ /\0\0\x01\0\x01\z/;
+    my @records = map { pack 'n n n N n a4', 0xc00c, 1, 1, 1, 4, inet_aton($_) } @addresses;
+    return join '', substr($query, 0, 2), pack('n5', $flags, 1, scalar @records, 0, 0),
+        $question, @records;
 }
 
 1;
