@@ -102,7 +102,11 @@ stop_or_pass(context &ctx)
 
     r->error_page = 1;
 
-    return ctx.at == stage::refused ? send_problem(ctx, ctx.error)
+    if (ctx.at == stage::refused) {
+        return send_problem(ctx, ctx.error);
+    }
+
+    return ctx.body.refused_by != 0 ? ctx.body.refused_by
                                     : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
