@@ -4,7 +4,7 @@
 #include "module/gate.h"
 #include "module/peers.h"
 #include "module/variables.h"
-#include "module/waiting.h"
+#include "module/wait_groups.h"
 #include "ngx.h"
 
 namespace idempotency {
