@@ -40,7 +40,11 @@ async function twice(r) {
     let page = await r.subrequest('/inner/page');
     r.return(201, page.responseText);
 }
-export default {relay, detached, twice};
+async function redirect(r) {
+    await r.subrequest('/inner/pair', {method: 'POST'});
+    r.internalRedirect('/by-name');
+}
+export default {relay, detached, twice, redirect};
 JS
 close $script;
 
@@ -48,6 +52,13 @@ my $js_conf = $js && <<"CONF";
     location /js/ { js_content app.relay; }
     location /js-detached { js_content app.detached; }
     location /js-twice { js_content app.twice; }
+    location /js-redirect { js_content app.redirect; }
+    location /js/failing { error_page 500 = \@backup; js_content app.relay; }
+    location /js/recursive {
+        recursive_error_pages on;
+        error_page 500 = \@backup;
+        js_content app.relay;
+    }
 CONF
 my $js_import = $js && "js_path $dir; js_import app from app.js;";
 
@@ -97,6 +108,8 @@ server {
         error_page 502 504 = \@backup;
         proxy_pass http://\$address;
     }
+    location /inner/failing { internal; proxy_pass http://\$address; }
+    location /inner/recursive { internal; proxy_pass http://\$address; }
     location /inner/page { internal; return 200 page; }
     location \@backup { proxy_pass http://pair; }
     $lua_conf
@@ -178,6 +191,22 @@ if ($js) {
         ok(wait_until(sub { executions() >= 1 }), 'it is sent');
         is(executions(), 1, 'executions');
     };
+
+    claim 'a handler may ask by a subrequest, and then send the request on' => sub {
+        my $first = write_to('/js-redirect');
+        is($first->{status}, 201, 'it runs');
+        is_replay(write_to('/js-redirect'), $first);
+        is(executions(), 2, 'executions, of the subrequest and of the request');
+    };
+
+    for my $uri ('/js/failing', '/js/recursive') {
+        claim "an error page does not do again what a subrequest did ($uri)" => sub {
+            my $first = write_to($uri, do => 'die=before');
+            cmp_ok($first->{status}, '>=', 500, 'the client gets an error');
+            is_refused(write_to($uri), 'outcome_unknown');
+            is(executions(), 1, 'executions');
+        };
+    }
 
     claim 'a handler that reads and writes completes' => sub {
         my $first = write_to('/js-twice');

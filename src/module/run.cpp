@@ -8,6 +8,7 @@ namespace {
 
 void wrap_content_handler(context &ctx);
 ngx_int_t run_content(ngx_http_request_t *r);
+bool was_sent(const context &ctx);
 bool is_same_request(const context &ctx);
 
 }
@@ -72,7 +73,7 @@ enter_again(context &ctx)
         return NGX_DECLINED;
     }
 
-    if (known.frozen || !any_byte_sent(ctx) || redirected || ctx.conf->dry_run
+    if (known.frozen || !was_sent(ctx) || redirected || ctx.conf->dry_run
         || r->content_handler == nullptr)
     {
         wrap_content_handler(ctx);
@@ -181,6 +182,22 @@ run_content(ngx_http_request_t *r)
     stop_watching_client(r);
 
     return rc;
+}
+
+
+/*
+ * A handler may ask others by subrequests and then send the request itself on
+ * (ngx.exec).  An error page in place of a handler that failed would do again
+ * what the subrequests have done.
+ */
+bool
+was_sent(const context &ctx)
+{
+    const ngx_http_request_t *r = ctx.request;
+    bool error_page = r->error_page || r->err_status != 0
+                      || ctx.run.location->recursive_error_pages;
+
+    return error_page ? any_byte_sent(ctx) : any_byte_sent(ctx, ctx.request);
 }
 
 
