@@ -37,7 +37,7 @@ server {
         error_page 502 /page.txt;
         proxy_pass http://app;
     }
-    location /open { idempotency_hold off; proxy_pass http://app; }
+    location /open { idempotency_hold off; proxy_buffering off; proxy_pass http://app; }
     $grpc
     location = /page.txt { root %%DIR%%; }
 }
@@ -69,7 +69,7 @@ for my $uri ('/buffered', '/unbuffered', '/page') {
 }
 
 claim 'what is passed on breaks off' => sub {
-    my $first = write_to('/open', do => 'chunked=1&size=40000&bad=chunk');
+    my $first = write_to('/open', do => 'chunked=1&size=40000&pieces=4&gap=0.1&bad=chunk');
     is($first->{status}, 201, 'the status went out');
     ok(!$first->{complete}, 'the answer is not whole');
     is_refused(write_to('/open'), 'outcome_unknown');

@@ -109,7 +109,7 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return read_body(*ctx);
     }
 
-    if (r->discard_body) {
+    if (r->discard_body && !conf->dry_run) {
         return refuse_without_body(*ctx);
     }
 
