@@ -1,18 +1,12 @@
 # A body that another module has read before the gate is fingerprinted all the
 # same, from memory or from its file.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $lua = lua_modules() or plan(skip_all => 'without Lua');
 

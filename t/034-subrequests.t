@@ -2,20 +2,14 @@
 # peer, and a peer that died under one of them leaves the outcome unknown.
 # Peers share one ledger, so that a second run shows wherever it went.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use File::Temp ();
 use Test::More;
 use DnsServer;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $lua = lua_modules();
 my $js = join '', map {"load_module $_;\n"} split ' ', $ENV{TEST_NGINX_JS_MODULES} // '';
@@ -24,8 +18,7 @@ my $dns_port = $dns->port;
 my $dir = File::Temp->newdir('js-XXXXXX', TMPDIR => 1);
 chmod 0755, "$dir";
 
-open my $script, '>', "$dir/app.js" or die "app.js: $!\n";
-print {$script} <<'JS';
+write_file("$dir/app.js", <<'JS');
 async function relay(r) {
     let to = r.uri.replace('/js/', '/inner/');
     let reply = await r.subrequest(to, {method: r.headersIn['X-Method'] || 'POST'});
@@ -46,7 +39,6 @@ async function redirect(r) {
 }
 export default {relay, detached, twice, redirect};
 JS
-close $script;
 
 my $js_conf = $js && <<"CONF";
     location /js/ { js_content app.relay; }

@@ -1,18 +1,12 @@
 # mirror copies what runs: the first request, not its replays. What the copy
 # meets is no part of the outcome.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $ng = Nginx->start(http => <<'CONF');
 upstream pair {

@@ -1,19 +1,13 @@
 # A body that nginx refused or threw away: an error page may lead the request
 # to an application all the same, but never twice.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
 use Http2;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $lua = lua_modules();
 my $lua_conf = $lua && <<'CONF';
@@ -51,9 +45,7 @@ server {
 CONF
 retry_against($ng);
 
-open my $page, '>', $ng->path('page.txt') or die "page.txt: $!\n";
-print {$page} "the page\n";
-close $page;
+write_file($ng->path('page.txt'), "the page\n");
 
 my $big = '{"text":"' . 'x' x 5_000 . '"}';
 

@@ -1,18 +1,12 @@
 # Passive health checks: no second peer is tried, yet an answer that nginx
 # counts as a failure counts for max_fails as it does without the module.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 # [name, method, status, proxy_next_upstream, the peer is out afterwards]
 my @CASES = (

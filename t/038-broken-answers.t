@@ -1,20 +1,14 @@
 # An upstream that breaks its protocol in the middle of an answer: what was
 # held is not shown, the client gets 502, and the outcome is unknown.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use IO::Socket::INET;
 use Test::More;
 use Http2;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my @ENDS = qw(goaway reset nonsense);
 my $grpc = join '', map {
@@ -44,9 +38,7 @@ server {
 CONF
 retry_against($ng);
 
-open my $page, '>', $ng->path('page.txt') or die "page.txt: $!\n";
-print {$page} "the page\n";
-close $page;
+write_file($ng->path('page.txt'), "the page\n");
 
 for my $uri ('/buffered', '/unbuffered', '/page') {
     for my $size (10, 40_000) {
@@ -59,7 +51,7 @@ for my $uri ('/buffered', '/unbuffered', '/page') {
 
         claim "$uri over HTTP/2: no chunk after $size bytes" => sub {
             my $h2 = Http2->new($ng->port(2));
-            my $first = $h2->request('POST', $uri, body => '{"amount":1}', headers => [
+            my $first = $h2->request('POST', $uri, body => $Keyed::BODY, headers => [
                 'idempotency-key' => claim_key(),
                 'x-behaviour' => "chunked=1&size=$size&bad=chunk"]);
             is($first->{status}, 502, 'the client gets 502');

@@ -1,17 +1,11 @@
 # Many keys at once in one worker: each waits for its own run and no other.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $lua = lua_modules() or plan(skip_all => 'without Lua');
 my $KEYS = 1500;

@@ -1,20 +1,14 @@
 # idempotency_abort_timeout: a run whose client has left is ended at last, and
 # its outcome is unknown. A client that stays is waited for.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(time);
 use Http2;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $ng = Nginx->start(http => <<'CONF');
 upstream app { server 127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
@@ -59,7 +53,7 @@ my @kept;
 
 sub leave_h2 ($uri, $do, $leave) {
     my $h2 = Http2->new($ng->port(2));
-    my $id = $h2->send('POST', $uri, body => '{"amount":1}',
+    my $id = $h2->send('POST', $uri, body => $Keyed::BODY,
         headers => ['idempotency-key' => claim_key(), 'x-behaviour' => $do]);
     running();
     push @kept, $h2;
@@ -71,7 +65,7 @@ sub running {
     select undef, undef, undef, 0.2;
 }
 
-sub code_of ($uri) { return problem(write_to($uri))->{code} // 'none' }
+sub code_of ($uri) { return member(write_to($uri), 'code') // 'none' }
 
 for my $uri ('/buffered', '/unbuffered', '/open') {
     for my $do ($events, $drops, 'sleep=15') {

@@ -4,11 +4,7 @@
 
 namespace idempotency {
 
-#ifdef IDEMPOTENCY_BREAK_FENCING
-#define OTHER_TOKEN "false"
-#else
 #define OTHER_TOKEN "old:sub(7, 22) ~= token"
-#endif
 
 /*
  * Each script is atomic and touches one key.  The offsets are those of

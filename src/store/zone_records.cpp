@@ -33,11 +33,9 @@ zone::find_owned(const ownership &whose, std::uint64_t now)
         return none;
     }
 
-#ifndef IDEMPOTENCY_BREAK_FENCING
     if (v.owner != whose.owner) {
         return none;
     }
-#endif
 
     return index;
 }
