@@ -156,7 +156,7 @@ start_capture(context &ctx)
     capture.how = mode::held;
 
     if (!r->header_only) {
-        return NGX_OK;
+        return break_off_on_error(r) ? NGX_OK : NGX_ERROR;
     }
 
     capture.whole = true;
