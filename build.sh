@@ -23,7 +23,8 @@ DEPS_build=(g++ make nginx nginx-dev libssl-dev libsimdjson-dev libhiredis-dev)
 DEPS_run=(perl curl)
 # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the server
 # too: redis-server would only add a service that starts by itself.
-DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-lua
+DEPS_test=(catch2 curl libsimdjson-dev libnginx-mod-http-echo
+    libnginx-mod-http-image-filter libnginx-mod-http-lua
     libnginx-mod-http-ndk openssl perl procps redis-tools libtest-base-perl
     libtest-longstring-perl libtext-diff-perl libwww-perl libhttp-message-perl
     liburi-perl libipc-run-perl liblist-moreutils-perl)

@@ -4,6 +4,7 @@
 #include "module/headers.h"
 #include "module/keeping.h"
 #include "module/portion.h"
+#include "module/writers.h"
 
 namespace idempotency {
 
@@ -30,10 +31,13 @@ ngx_int_t send_held(context &ctx);
 ngx_int_t fail_truncated(context &ctx);
 ngx_int_t stop_holding(context &ctx);
 
+ngx_int_t reject_streamed(context &ctx);
 ngx_int_t start_streaming(context &ctx);
 ngx_int_t stream(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_on(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in);
+void look_for_writers(context &ctx);
+void not_alone(context &ctx);
 bool fits(context &ctx, const portion &p);
 
 }
@@ -65,7 +69,10 @@ send_below(ngx_http_request_t *r, ngx_chain_t *body)
 
 namespace {
 
-/* A second header while one is held: the first will never be sent. */
+/*
+ * A second header while one is held: the first will never be sent.  While one
+ * is streamed, a filter below us has rejected it.
+ */
 ngx_int_t
 header_filter(ngx_http_request_t *r)
 {
@@ -76,7 +83,8 @@ header_filter(ngx_http_request_t *r)
     context *ctx = find_context(r);
 
     if (ctx != nullptr && ctx->at == stage::running) {
-        return start_capture(*ctx);
+        return ctx->capture.how == mode::streamed ? reject_streamed(*ctx)
+                                                  : start_capture(*ctx);
     }
 
     if (location(r)->store != nullptr) {
@@ -97,8 +105,7 @@ body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (r != r->main) {
-        return is_held_back(ctx->capture) ? pass_foreign(*ctx, r, in)
-                                          : next_body_filter(r, in);
+        return pass_foreign(*ctx, r, in);
     }
 
     switch (ctx->capture.how) {
@@ -144,16 +151,27 @@ start_capture(context &ctx)
         r->filter_need_in_memory = 1;
     }
 
-    /* The range filter would cut what is captured, or what is replayed. */
-    if (!ctx.conf->dry_run) {
+    /*
+     * The range filter would cut what is captured, or what is replayed.  Of a
+     * response in slices each slice is a subrequest, which has to be cut.
+     */
+    if (r->subrequest_ranges) {
+        not_alone(ctx);
+
+    } else if (!ctx.conf->dry_run) {
         r->allow_ranges = 0;
     }
+
+    look_for_writers(ctx);
 
     if (is_streamed(ctx)) {
         return start_streaming(ctx);
     }
 
     capture.how = mode::held;
+
+    /* Filters below may want the request's body when they get the header. */
+    r->preserve_body = 1;
 
     if (!r->header_only) {
         return NGX_OK;
@@ -202,6 +220,7 @@ hold_back(context &ctx, ngx_chain_t *in)
     }
 
     outlast_slow_client(ctx);
+    look_for_writers(ctx);
 
     if (!fits(ctx, p)) {
         capture.size -= p.size;
@@ -332,10 +351,14 @@ fail_truncated(context &ctx)
 }
 
 
-/* What was held goes out, the rest as it comes. */
+/*
+ * What was held goes out, the rest as it comes.  It was written before any
+ * subrequest that is under way was made.
+ */
 ngx_int_t
 stop_holding(context &ctx)
 {
+    before_subrequests first(ctx.request);
     ngx_int_t rc = start_streaming(ctx);
 
     if (rc == NGX_ERROR || rc > NGX_OK || ctx.capture.body == nullptr) {
@@ -343,6 +366,16 @@ stop_holding(context &ctx)
     }
 
     return pass_on(ctx, ctx.capture.body);
+}
+
+
+/* The client gets the filter's page; of the response no more will come. */
+ngx_int_t
+reject_streamed(context &ctx)
+{
+    settle(ctx, false, nullptr);
+
+    return next_header_filter(ctx.request);
 }
 
 
@@ -372,6 +405,8 @@ stream(context &ctx, ngx_chain_t *in)
 {
     portion p = measure(in);
 
+    look_for_writers(ctx);
+
     if (fits(ctx, p) && !keep_body(ctx, in)) {
         not_to_keep(ctx, not_kept::no_memory);
     }
@@ -400,6 +435,12 @@ pass_on(context &ctx, ngx_chain_t *in)
 
     note_passed(ctx, in);
 
+    if (ctx.at == stage::running && is_kept(ctx.capture)
+        && !note_subrequests_below(ctx))
+    {
+        not_to_keep(ctx, not_kept::no_memory);
+    }
+
     if (rc != NGX_ERROR || !r->connection->error || ctx.conf->dry_run
         || ctx.at != stage::running)
     {
@@ -414,23 +455,44 @@ pass_on(context &ctx, ngx_chain_t *in)
 
 
 /*
- * A subrequest writes while the main header is held: the client must get the
- * header first, and what comes is no response that could be told again.
+ * A subrequest writes.  If the main header is held, the client must get that
+ * first, and what comes is no response that could be told again.
  */
 ngx_int_t
 pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in)
 {
-    if (in != nullptr && !r->subrequest_in_memory && !r->background) {
-        not_to_keep(ctx, not_kept::subrequest_output);
+    if (in != nullptr && ctx.at == stage::running && writes_a_part(ctx, r)) {
+        not_alone(ctx);
 
-        ngx_int_t rc = stop_holding(ctx);
+        if (is_held_back(ctx.capture)) {
+            ngx_int_t rc = stop_holding(ctx);
 
-        if (rc == NGX_ERROR || rc > NGX_OK) {
-            return rc;
+            if (rc == NGX_ERROR || rc > NGX_OK) {
+                return rc;
+            }
         }
     }
 
     return next_body_filter(r, in);
+}
+
+
+/* What is written while a subrequest is under way is not all there is. */
+void
+look_for_writers(context &ctx)
+{
+    if (is_kept(ctx.capture) && others_write(ctx)) {
+        not_alone(ctx);
+    }
+}
+
+
+/* Others write too, so that the length does not tell when ours is whole. */
+void
+not_alone(context &ctx)
+{
+    not_to_keep(ctx, not_kept::subrequest_output);
+    ctx.capture.content_length = -1;
 }
 
 

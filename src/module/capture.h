@@ -7,6 +7,7 @@
 namespace idempotency {
 
 struct context;
+struct subrequest_below;
 
 
 /* Why the response of a completed run is not kept. */
@@ -43,6 +44,7 @@ struct capture_state {
     ngx_chain_t *body;
     ngx_chain_t **last;
     ngx_buf_t *tail;
+    subrequest_below *below; /* see writers.h */
 };
 
 
