@@ -769,6 +769,7 @@ http {
             # identifies the caller, such as \$http_authorization.
             idempotency_scope \$remote_addr;
 
+            proxy_http_version 1.1;
             proxy_pass http://127.0.0.1:$upstream_port;
         }
 

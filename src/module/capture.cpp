@@ -1,9 +1,11 @@
 #include "module/capture.h"
 
 #include "module/context.h"
+#include "module/framing.h"
 #include "module/headers.h"
 #include "module/keeping.h"
 #include "module/portion.h"
+#include "module/replay.h"
 #include "module/writers.h"
 
 namespace idempotency {
@@ -89,6 +91,7 @@ header_filter(ngx_http_request_t *r)
 
     if (location(r)->store != nullptr) {
         strip_app_word(r);
+        strip_mark(r, location(r));
     }
 
     return next_header_filter(r);
@@ -138,6 +141,7 @@ start_capture(context &ctx)
 
     read_app_word(ctx);
     strip_app_word(r);
+    strip_mark(r, ctx.conf);
 
     if (!keep_header(ctx)) {
         return NGX_ERROR;
@@ -239,6 +243,8 @@ hold_back(context &ctx, ngx_chain_t *in)
     if (!p.last) {
         return NGX_OK;
     }
+
+    capture.cut_off = is_cut_off(ctx);
 
     if (ctx.request->upstream != nullptr && !is_whole(ctx)) {
         return fail_truncated(ctx);
@@ -414,6 +420,7 @@ stream(context &ctx, ngx_chain_t *in)
     outlast_slow_client(ctx);
 
     if (p.last) {
+        ctx.capture.cut_off = is_cut_off(ctx);
         settle(ctx, !is_truncated(ctx.request, p), nullptr);
     }
 

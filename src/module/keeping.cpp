@@ -140,6 +140,10 @@ is_whole(const context &ctx)
 {
     const capture_state &capture = ctx.capture;
 
+    if (capture.cut_off) {
+        return false;
+    }
+
     return capture.content_length < 0 || capture.size == capture.content_length
            || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
            || capture.status == 204;

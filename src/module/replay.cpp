@@ -216,9 +216,12 @@ drop_digests(ngx_http_request_t *r)
 }
 
 
+/* An older record may have the mark of its application. */
 ngx_int_t
 mark(context &ctx)
 {
+    strip_mark(ctx.request, ctx.conf);
+
     if (ctx.conf->replay_header.len == 0) {
         return NGX_OK;
     }
@@ -314,6 +317,23 @@ replay(context &ctx)
     ngx_http_finalize_request(r, send_response(ctx, reader));
 
     return NGX_DONE;
+}
+
+
+void
+strip_mark(ngx_http_request_t *r, const location_conf *conf)
+{
+    std::string_view name = view(conf->replay_header);
+
+    if (name.empty()) {
+        return;
+    }
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        if (same_name(view(h.key), name)) {
+            h.hash = 0;
+        }
+    });
 }
 
 
