@@ -20,6 +20,7 @@ ngx_http_request_body_filter_pt next_request_body_filter;
 void body_read(ngx_http_request_t *r);
 progress use_body(context &ctx);
 bool is_needed_in_memory(const context &ctx);
+off_t size_of_body(const context &ctx);
 bool make_room(context &ctx);
 void start_walk(context &ctx, body_state::sink into);
 void walk_on(ngx_event_t *event);
@@ -122,6 +123,10 @@ use_body(context &ctx)
     ngx_http_request_t *r = ctx.request;
     body_state &body = ctx.body;
 
+    if (size_of_body(ctx) > max_parsed) {
+        count_as_bytes(ctx);
+    }
+
     if (is_needed_in_memory(ctx)) {
         if (!make_room(ctx)) {
             return progress::failed;
@@ -149,19 +154,26 @@ use_body(context &ctx)
 }
 
 
-/* What is parsed must lie in one piece. */
+/*
+ * What is parsed must lie in one piece.  A key is looked for in a body of any
+ * size, since a request whose key was not found would run unprotected.
+ */
 bool
 is_needed_in_memory(const context &ctx)
 {
     const body_state &body = ctx.body;
+
+    if (body.too_large) {
+        return body.json && ctx.key.len == 0;
+    }
 
     return body.kind == body_kind::json || body.kind == body_kind::form
            || (body.json && (ctx.conf->jsonrpc || ctx.key.len == 0));
 }
 
 
-bool
-make_room(context &ctx)
+off_t
+size_of_body(const context &ctx)
 {
     ngx_http_request_body_t *read = ctx.request->request_body;
     off_t size = 0;
@@ -172,9 +184,17 @@ make_room(context &ctx)
         size += ngx_buf_size(cl->buf);
     }
 
+    return size;
+}
+
+
+bool
+make_room(context &ctx)
+{
+    auto size = static_cast<std::size_t>(size_of_body(ctx));
+
     ctx.body.bytes = static_cast<u_char *>(
-        ngx_alloc(static_cast<std::size_t>(size) + json_padding,
-                  ctx.request->connection->log));
+        ngx_alloc(size + json_padding, ctx.request->connection->log));
 
     return ctx.body.bytes != nullptr;
 }

@@ -22,6 +22,7 @@ struct body_state {
     arrival read;
     body_kind kind;
     bool json;           /* the content type is JSON */
+    bool too_large;      /* to be parsed: it counts as bytes */
     bool hashed_as_read; /* the body filter feeds the hash */
     bool has_fingerprint;
     ngx_chain_t *rest; /* what is still to be walked through */
@@ -52,6 +53,12 @@ struct body_state {
 
 
 /*
+ * A larger body is not parsed, as that is done in one turn of the event loop:
+ * 46 milliseconds at this size for the worst body, see docs/fingerprint.md.
+ */
+inline constexpr off_t max_parsed = 4 * 1024 * 1024;
+
+/*
  * Reads the body and makes the fingerprint.  NGX_OK: both are there.  Anything
  * else is what the phase handler has to return.
  */
@@ -63,6 +70,9 @@ void init_request_body_filter();
 
 /* Decides by the content type how the body is hashed; false: no memory. */
 bool prepare_fingerprint(context &ctx);
+
+/* The body is too large to be parsed. */
+void count_as_bytes(context &ctx);
 
 enum class fingerprint_result : std::uint8_t {
     done,

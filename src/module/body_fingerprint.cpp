@@ -57,6 +57,20 @@ prepare_fingerprint(context &ctx)
 }
 
 
+void
+count_as_bytes(context &ctx)
+{
+    body_state &body = ctx.body;
+
+    body.too_large = true;
+
+    if (body.kind == body_kind::json || body.kind == body_kind::form) {
+        body.kind = body_kind::raw;
+        start_hash(ctx, body_kind::raw);
+    }
+}
+
+
 fingerprint_result
 finish_fingerprint(context &ctx)
 {
@@ -149,7 +163,9 @@ finish_memory(context &ctx)
     body_state &body = ctx.body;
     std::string_view text = body.text();
 
-    if (body.json && ctx.conf->jsonrpc && !keep_jsonrpc_id(ctx, text)) {
+    if (body.json && !body.too_large && ctx.conf->jsonrpc
+        && !keep_jsonrpc_id(ctx, text))
+    {
         return fingerprint_result::failed;
     }
 
