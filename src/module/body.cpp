@@ -20,7 +20,6 @@ ngx_http_request_body_filter_pt next_request_body_filter;
 void body_read(ngx_http_request_t *r);
 progress use_body(context &ctx);
 bool is_needed_in_memory(const context &ctx);
-off_t size_of_body(const context &ctx);
 bool make_room(context &ctx);
 void start_walk(context &ctx, body_state::sink into);
 void walk_on(ngx_event_t *event);
@@ -67,6 +66,22 @@ read_body(context &ctx)
     case progress::next_turn: return NGX_DONE;
     default: return fail(ctx);
     }
+}
+
+
+off_t
+size_of_body(const context &ctx)
+{
+    ngx_http_request_body_t *read = ctx.request->request_body;
+    off_t size = 0;
+
+    for (ngx_chain_t *cl = read != nullptr ? read->bufs : nullptr;
+         cl != nullptr; cl = cl->next)
+    {
+        size += ngx_buf_size(cl->buf);
+    }
+
+    return size;
 }
 
 
@@ -169,22 +184,6 @@ is_needed_in_memory(const context &ctx)
 
     return body.kind == body_kind::json || body.kind == body_kind::form
            || (body.json && (ctx.conf->jsonrpc || ctx.key.len == 0));
-}
-
-
-off_t
-size_of_body(const context &ctx)
-{
-    ngx_http_request_body_t *read = ctx.request->request_body;
-    off_t size = 0;
-
-    for (ngx_chain_t *cl = read != nullptr ? read->bufs : nullptr;
-         cl != nullptr; cl = cl->next)
-    {
-        size += ngx_buf_size(cl->buf);
-    }
-
-    return size;
 }
 
 

@@ -64,6 +64,9 @@ inline constexpr off_t max_parsed = 4 * 1024 * 1024;
  */
 ngx_int_t read_body(context &ctx);
 
+/* Of a body that has been read. */
+off_t size_of_body(const context &ctx);
+
 void init_request_body_filter();
 
 /* body_fingerprint.cpp: what a body means. */
@@ -82,6 +85,9 @@ enum class fingerprint_result : std::uint8_t {
 
 /* The body has been walked through. */
 fingerprint_result finish_fingerprint(context &ctx);
+
+/* Whether the content type says so, and the body is not encoded. */
+bool is_json_request(ngx_http_request_t *r);
 
 /* Shared by all requests of a worker; null: no memory. */
 json_parser *worker_json_parser();

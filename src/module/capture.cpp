@@ -38,9 +38,6 @@ ngx_int_t start_streaming(context &ctx);
 ngx_int_t stream(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_on(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in);
-void look_for_writers(context &ctx);
-void not_alone(context &ctx);
-bool fits(context &ctx, const portion &p);
 
 }
 
@@ -481,44 +478,6 @@ pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     return next_body_filter(r, in);
-}
-
-
-/* What is written while a subrequest is under way is not all there is. */
-void
-look_for_writers(context &ctx)
-{
-    if (is_kept(ctx.capture) && others_write(ctx)) {
-        not_alone(ctx);
-    }
-}
-
-
-/* Others write too, so that the length does not tell when ours is whole. */
-void
-not_alone(context &ctx)
-{
-    not_to_keep(ctx, not_kept::subrequest_output);
-    ctx.capture.content_length = -1;
-}
-
-
-/* Counts a chain in; notes when the response is more than is kept. */
-bool
-fits(context &ctx, const portion &p)
-{
-    capture_state &capture = ctx.capture;
-
-    capture.size += p.size;
-
-    if (capture.size > static_cast<off_t>(ctx.conf->max_response)) {
-        not_to_keep(ctx, not_kept::too_large);
-
-    } else if (!p.in_memory) {
-        not_to_keep(ctx, not_kept::in_file);
-    }
-
-    return is_kept(capture);
 }
 
 }

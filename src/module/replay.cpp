@@ -260,6 +260,9 @@ send(context &ctx, std::span<const std::uint8_t> body)
 }
 
 
+off_t end_chain(ngx_chain_t *body);
+
+
 ngx_int_t
 send_response(context &ctx, response_reader &reader)
 {
@@ -278,19 +281,40 @@ send_response(context &ctx, response_reader &reader)
         return NGX_ERROR;
     }
 
-    auto body = with_own_id(ctx, reader.body());
+    ngx_chain_t *body = with_own_id(ctx, reader.body());
 
-    if (body.empty()) {
+    if (body == nullptr) {
         return send(ctx, reader.body());
     }
 
+    off_t size = end_chain(body);
+
     if (r->headers_out.content_length_n >= 0) {
-        r->headers_out.content_length_n = static_cast<off_t>(body.size());
+        r->headers_out.content_length_n = size;
     }
 
     drop_digests(r);
 
-    return send(ctx, body);
+    return send_below(r, body);
+}
+
+
+/* Marks the end of a body; returns its size. */
+off_t
+end_chain(ngx_chain_t *body)
+{
+    off_t size = 0;
+
+    for (/* void */; body != nullptr; body = body->next) {
+        size += ngx_buf_size(body->buf);
+
+        if (body->next == nullptr) {
+            body->buf->last_buf = 1;
+            body->buf->last_in_chain = 1;
+        }
+    }
+
+    return size;
 }
 
 }

@@ -1,6 +1,7 @@
 #include "module/writers.h"
 
 #include "module/context.h"
+#include "module/keeping.h"
 
 namespace idempotency {
 
@@ -45,6 +46,24 @@ writes_a_part(const context &ctx, ngx_http_request_t *sr)
 
     return !sr->subrequest_in_memory && !top->subrequest_in_memory
            && !sr->background && !top->background && !is_below(ctx, top);
+}
+
+
+void
+look_for_writers(context &ctx)
+{
+    if (is_kept(ctx.capture) && others_write(ctx)) {
+        not_alone(ctx);
+    }
+}
+
+
+/* The length does not tell when our part of it is whole. */
+void
+not_alone(context &ctx)
+{
+    not_to_keep(ctx, not_kept::subrequest_output);
+    ctx.capture.content_length = -1;
 }
 
 

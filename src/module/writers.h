@@ -24,6 +24,12 @@ bool others_write(const context &ctx);
 /* Whether this subrequest's output is such a part. */
 bool writes_a_part(const context &ctx, ngx_http_request_t *sr);
 
+/* What is written while a subrequest is under way is not all there is. */
+void look_for_writers(context &ctx);
+
+/* Others write too: no response that could be told again. */
+void not_alone(context &ctx);
+
 /*
  * After the response went on to the filters below, and nobody else wrote
  * before: what is under way now is theirs.  False: no memory.
