@@ -3,6 +3,7 @@
 #include "contract/record.h"
 #include "module/context.h"
 #include "module/jsonrpc.h"
+#include "module/shared_response.h"
 
 namespace idempotency {
 
@@ -325,8 +326,11 @@ replay(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
     response_reader reader;
+    auto &response = ctx.claim.answer.response;
 
-    if (!reader.open(ctx.claim.answer.response)) {
+    response = share_response(r, ctx.claim.own.name, response);
+
+    if (!reader.open(response)) {
         ngx_log_error(
             NGX_LOG_ERR, r->connection->log, 0,
             "idempotency: stored response is corrupt or from another "
