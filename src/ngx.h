@@ -184,6 +184,21 @@ consume(ngx_chain_t *in)
 }
 
 
+/* Milliseconds until then, negative after it; nginx's clock wraps around. */
+inline ngx_msec_int_t
+time_left(ngx_msec_t when)
+{
+    return static_cast<ngx_msec_int_t>(when - ngx_current_msec);
+}
+
+
+inline bool
+is_due(ngx_msec_t when)
+{
+    return time_left(when) <= 0;
+}
+
+
 /*
  * A timer or a posted event of our own.  nginx's debug log takes what an
  * event points to for a connection and prints its fd: the head of this struct

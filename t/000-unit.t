@@ -2,8 +2,7 @@
 
 # The unit tests of t/unit/, a line for each test case.
 
-use strict;
-use warnings;
+use v5.36;
 
 use Test::More;
 

@@ -1,4 +1,4 @@
-# What nginx -t says to each directive's good and bad values.
+# What nginx -t says to each directive's good and bad values, one by one.
 
 use strict;
 use warnings;
@@ -11,7 +11,6 @@ use Nginx;
 
 memory_only('runs no request');
 
-my $ON = 'idempotency on; idempotency_scope none;';
 my $PASS = 'proxy_pass http://127.0.0.1:1;';
 
 sub in_location ($text) {
@@ -236,79 +235,6 @@ for my $case (
     my ($culprit) = $lines =~ /([^\n]*)\z/;
     refuses($lines, $culprit, $message, $lines =~ tr/\n/ /r);
 }
-
-{
-    my ($ok, $text) = Nginx->conf_test('idempotency_store a memcached:1m;');
-    ok(!$ok, 'a store of an unknown kind');
-    like($text, qr/unknown store "memcached:" in "idempotency_store" directive, write .*"memory:/,
-        'says which kinds there are');
-}
-
-refuses(in_location('idempotency_store a memory:1m;'), 'idempotency_store a',
-    '"idempotency_store" directive is not allowed here', 'stores are defined in http');
-
-{
-    my $http = in_location("idempotency payments;\nidempotency_scope none;\n$PASS");
-    my ($ok, $text) = Nginx->conf_test($http);
-    my $line = line_of($http, 'idempotency payments');
-    ok(!$ok, 'a store that is nowhere defined');
-    like($text, qr/\[emerg\] .*idempotency store "payments", used in \S+nginx\.conf:$line, is not defined: add "idempotency_store payments memory:64m;" to http\{\}/,
-        'says where it is used and what to add');
-}
-
-{
-    my ($ok, $text) = Nginx->conf_test(
-        in_location("idempotency \$arg_store;\nidempotency_scope none;\n$PASS"));
-    ok(!$ok, 'a store cannot be a variable');
-    unlike($text, qr/add "idempotency_store \$/, 'and no line is advised that would be refused');
-}
-
-accepts(in_location("$ON\n$PASS"), 'the embedded store needs no set-up');
-accepts("idempotency_store default memory:1m;\n" . in_location("$ON\n$PASS"),
-    'the embedded store can be given another size');
-accepts(in_location("$ON\n$PASS") . "\nidempotency_store default memory:1m;",
-    'the embedded store can be given another size after its use');
-accepts(in_location("idempotency late;\nidempotency_scope none;\n$PASS")
-    . "\nidempotency_store late memory:32k;", 'a store can be named before it is defined');
-accepts("idempotency_store a.b-C_9 memory:1m;\n"
-    . in_location("idempotency a.b-C_9;\nidempotency_scope none;\n$PASS"),
-    'a store name of letters, digits, ".", "-" and "_"');
-accepts("idempotency_store unused memory:1m;\n" . in_location($PASS),
-    'a store that nobody uses');
-
-# ---- scope ----------------------------------------------------------------
-
-# nginx names no line here: the message has that of "idempotency on".
-sub misses_scope ($http, $location, $claim) {
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-    my ($ok, $text) = Nginx->conf_test($http);
-    my $line = line_of($http, 'idempotency on');
-    my $message = qr/"idempotency_scope" is missing for location "\Q$location\E", where idempotency is on by \S+nginx\.conf:$line: name what identifies the caller, e\.g\. "idempotency_scope \$http_authorization;", or write "idempotency_scope none;" if all clients may share their keys/;
-    ok(!$ok && $text =~ $message, $claim) or diag($text);
-}
-
-misses_scope(in_location("idempotency on;\n$PASS"), '/', 'a location with a handler needs a scope');
-misses_scope("idempotency on;\n" . in_location($PASS), '/',
-    'idempotency on in http asks every location with a handler for a scope');
-misses_scope("server {\nidempotency on;\nlocation /a {\nlocation /a/b { $PASS }\n}\n}", '/a/b',
-    'idempotency on in server reaches nested locations');
-misses_scope("server {\nidempotency on;\nlocation \@app { $PASS }\n}", '@app',
-    'a named location with a handler needs a scope');
-misses_scope("server {\nidempotency on;\nlocation ~ \\.php\$ { fastcgi_pass 127.0.0.1:1; }\n}",
-    '\.php$', 'a location by regular expression needs a scope');
-
-for my $handler ('return 204;', 'rewrite ^ /b last;', 'try_files $uri @app;', 'root /tmp;',
-    'deny all;', 'index index.html;') {
-    accepts("idempotency on;\nserver {\nlocation / { $handler }\n"
-        . "location \@app { idempotency off; $PASS }\n}",
-        "no scope is needed where no handler answers: $handler");
-}
-
-accepts("server {\nidempotency on;\nlocation / { idempotency off; $PASS }\n}",
-    'no scope is needed where idempotency is off again');
-accepts("idempotency_scope \$remote_user;\n" . in_location("idempotency on;\n$PASS"),
-    'the scope may come from another level');
-accepts(in_location($PASS), 'without the directives nothing changes');
 
 # ---- good values ----------------------------------------------------------
 

@@ -319,33 +319,6 @@ while (my ($name, $values, $probe) = splice @table, 0, 3) {
     $ng->check_logs(name => "$name: nothing alarming");
 }
 
-# ---- stores ---------------------------------------------------------------
-
-$ng = Nginx->start(http => "idempotency_store two memory:1m;\n"
-    . levels('idempotency on; idempotency_scope none; idempotency_scope_route off;',
-        'idempotency off;', 'idempotency two;') . <<"CONF");
-server {
-    listen 127.0.0.1:%%PORT3%%;
-    idempotency two;
-    location / { $PASS }
-}
-CONF
-
-# By the same path on each port: stored in the store "two" by the third server.
-{
-    my $meets = sub ($port, $uri) {
-        my $key = fresh();
-        ledger_reset();
-        ask([3, ''], key => $key, uri => $uri);
-        ask([$port, ''], key => $key, uri => $uri);
-        return ledger_count() == 1 ? 'meets' : 'does not meet';
-    };
-    is_deeply([$meets->(1, '/x'), $meets->(2, '/x'), $meets->(2, '/own/x'), $meets->(2, '/own/nested/x')],
-        ['does not meet', 'does not meet', 'meets', 'meets'], 'which store');
-    $ng->stop;
-    $ng->check_logs;
-}
-
 # ---- lease ----------------------------------------------------------------
 
 # Seen only when the owner dies: a duplicate is told of a lease that lapsed.

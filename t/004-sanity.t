@@ -2,10 +2,8 @@
 
 use lib 't/lib';
 use Test::Nginx::Socket 'no_plan';
-use Ledger;
+use Blocks;
 
-no_long_string();
-no_root_location();
 run_tests();
 
 __DATA__
@@ -122,9 +120,9 @@ Idempotency-Key: "order-1"
 === TEST 6: a location that says nothing about its callers is not accepted
 --- config
     location / {
-        idempotency on;
+        idempotency on; # here
         proxy_pass  http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
 --- must_die
---- error_log
-"idempotency_scope" is missing for location "/"
+--- emerg
+"idempotency_scope" is missing for location "/", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys

@@ -1,4 +1,4 @@
-# Where a key comes from, what spells it, and what happens without a good one.
+# What spells a key, and what happens with one that is misspelt.
 
 use strict;
 use warnings;
@@ -33,28 +33,6 @@ server {
         idempotency_key_format uuid;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /sources/ {
-        idempotency_key header:X-First $http_x_second header:X-Third;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /joined/ {
-        idempotency_key "$http_x_first$http_x_second";
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /required/ {
-        idempotency_required on;
-        idempotency_key header:Idempotency-Key $http_x_second;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /get-purge/ {
-        idempotency_methods GET PURGE;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /strict/ {
-        idempotency_strict_methods on;
-        idempotency_key header:Idempotency-Key $http_x_second;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
 }
 CONF
 
@@ -64,8 +42,8 @@ my $cases = 0;
 # A path of its own for each case: no case meets another's record.
 sub fresh ($place) { return "$place/" . ++$cases }
 
-sub ask ($uri, $headers, $method = 'POST') {
-    return request($ng->port, $method, $uri, headers => ref $headers ? $headers
+sub ask ($uri, $headers) {
+    return request($ng->port, 'POST', $uri, headers => ref $headers ? $headers
         : ['Idempotency-Key' => $headers]);
 }
 
@@ -101,20 +79,12 @@ sub different ($place, $one, $two, $claim) {
 
 sub valid ($place, $key, $claim) { same($place, $key, $key, $claim) }
 
-sub refused ($place, $headers, $code, $claim, $method = 'POST') {
+sub invalid ($place, $headers, $claim) {
     my $uri = fresh($place);
-    my $got = ask($uri, $headers, $method);
+    my $got = ask($uri, $headers);
     my $type = $got->{headers}{'content-type'}[0];
-    is_deeply([code($got), $type, runs($uri)], ["400 $code", 'application/problem+json', 0], $claim);
-}
-
-sub invalid ($place, $key, $claim) { refused($place, $key, 'key_invalid', $claim) }
-
-sub unprotected ($place, $headers, $claim, $method = 'POST') {
-    my $uri = fresh($place);
-    push @$headers, 'X-Execute' => 1;
-    ask($uri, [@$headers], $method) for 1, 2;
-    is_deeply([runs($uri), logged($uri)->[1]], [2, '-'], $claim);
+    is_deeply([code($got), $type, runs($uri)], ['400 key_invalid', 'application/problem+json', 0],
+        $claim);
 }
 
 # ---- spelling -------------------------------------------------------------
@@ -175,60 +145,6 @@ invalid('/uuid', "{$UUID}", 'a UUID in braces');
 invalid('/uuid', $UUID =~ tr/-//dr, 'a UUID without dashes');
 invalid('/uuid', "${UUID}0", 'a UUID and one more digit');
 invalid('/uuid', $UUID =~ s/^8/g/r, 'a UUID with a letter that is no digit');
-
-# ---- sources --------------------------------------------------------------
-
-same('/sources', ['X-First' => 'a'], ['X-First' => 'a', 'X-Second' => 'b', 'X-Third' => 'c'],
-    'the first source that is present decides');
-same('/sources', ['X-Second' => 'a'], ['X-Third' => 'a'], 'all sources name the same keys');
-same('/sources', ['X-Third' => 'a'], ['X-Second' => '', 'X-Third' => 'a'],
-    'an empty variable is not present');
-different('/sources', ['X-First' => 'a', 'X-Third' => 'c'], ['X-First' => 'b', 'X-Third' => 'c'],
-    'sources behind the first that is present do not matter');
-invalid('/sources', ['X-First' => '', 'X-Third' => 'c'], 'an empty header is present');
-invalid('/sources', ['X-First' => 'a b', 'X-Third' => 'c'], 'a malformed header is present');
-invalid('/sources', ['X-First' => 'a', 'X-First' => 'a', 'X-Third' => 'c'],
-    'a header sent twice is present');
-unprotected('/sources', ['Idempotency-Key' => 'a'], 'a header that is no source is no key');
-same('/sources', ['X-Second' => 'a b'], ['X-First' => '"a b"'], 'a variable is taken as it is');
-different('/sources', ['X-Second' => 'ab'], ['X-Second' => '"ab"'],
-    'quotes in a variable belong to the key');
-invalid('/sources', ['X-Second' => "caf\xc3\xa9"], 'a variable with a letter beyond ASCII');
-invalid('/sources', ['X-Second' => 'k' x 256], 'a variable that is too long');
-same('/joined', ['X-First' => 'ab'], ['X-First' => 'a', 'X-Second' => 'b'],
-    'a source may be made of several variables');
-
-# ---- without a key, other methods -----------------------------------------
-
-unprotected('', [], 'without a key a request passes untouched');
-refused('/required', [], 'key_missing', 'where a key is required, none is refused');
-refused('/required', ['X-Second' => ''], 'key_missing', 'an empty variable is no key');
-valid('/required', ['X-Second' => 'a'], 'a required key may come from any source');
-unprotected('/required', [], 'no key is required of another method', 'GET');
-
-for my $method (qw(POST PUT PATCH DELETE)) {
-    my $uri = fresh('');
-    ask($uri, 'k', $method) for 1, 2;
-    is(runs($uri), 1, "$method is protected");
-}
-
-unprotected('', ['Idempotency-Key' => 'k'], "a key on $_ means nothing", $_)
-    for qw(GET OPTIONS PROPFIND PURGE);
-unprotected('', ['Idempotency-Key' => '"'], 'not even a malformed one', 'GET');
-
-for my $method (qw(GET PURGE)) {
-    my $uri = fresh('/get-purge');
-    ask($uri, ['Idempotency-Key' => 'k', 'X-Execute' => 1], $method) for 1, 2;
-    is(runs($uri), 1, "$method is protected where the directive says so");
-}
-unprotected('/get-purge', ['Idempotency-Key' => 'k'], 'the list replaces the default');
-
-refused('/strict', 'k', 'key_not_supported', 'strict: a key on GET is refused', 'GET');
-refused('/strict', ['X-Second' => 'k'], 'key_not_supported',
-    'strict: whatever the source', 'OPTIONS');
-unprotected('/strict', [], 'strict: GET without a key passes', 'GET');
-unprotected('/strict', ['X-Second' => ''], 'strict: an empty variable is no key', 'GET');
-valid('/strict', 'k', 'strict: a key on POST is good');
 
 # ---- $idempotency_key -----------------------------------------------------
 

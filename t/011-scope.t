@@ -1,187 +1,520 @@
 # Whose key it is, and on which route.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use Test::More;
 use lib 't/lib';
-use Ledger;
-use Nginx;
+use Test::Nginx::Socket 'no_plan';
+use Blocks;
 
-my $ng = Nginx->start(http => <<'CONF');
-log_format key escape=none '$request_uri $idempotency_status';
-access_log %%DIR%%/access.log key;
-idempotency_scope $http_x_user;
-idempotency on;
+run_tests();
 
-server {
-    listen 127.0.0.1:%%PORT%%;
-    location / { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
+__DATA__
 
-    location /none/ {
-        idempotency_scope none;
+=== TEST 1: two callers with the same key do not meet
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann => 201 run 1
+POST /x | X-User: bob => 201 run 2
+POST /x | X-User: ann => 201 replay of 1
+POST /x | X-User: bob => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 2: callers differ by case
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann => 201 run 1
+POST /x | X-User: Ann => 201 run 2
+POST /x | X-User: ann => 201 replay of 1
+POST /x | X-User: Ann => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 3: scope and key do not run into each other
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | X-User: ab | Idempotency-Key: c => 201 run 1
+POST /x | X-User: a | Idempotency-Key: bc => 201 run 2
+POST /x | X-User: ab | Idempotency-Key: c => 201 replay of 1
+POST /x | X-User: a | Idempotency-Key: bc => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 4: "ab" and "c" are not "a" and "bc"
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user $http_x_tenant;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ab | X-Tenant: c => 201 run 1
+POST /x | X-User: a | X-Tenant: bc => 201 run 2
+POST /x | X-User: ab | X-Tenant: c => 201 replay of 1
+POST /x | X-User: a | X-Tenant: bc => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 5: "ab" and "" are not "" and "ab"
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user $http_x_tenant;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ab | X-Tenant: => 201 run 1
+POST /x | X-User: | X-Tenant: ab => 201 run 2
+POST /x | X-User: ab | X-Tenant: => 201 replay of 1
+POST /x | X-User: | X-Tenant: ab => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 6: each value of a scope counts
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user $http_x_tenant;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: a | X-Tenant: x => 201 run 1
+POST /x | X-User: a | X-Tenant: y => 201 run 2
+POST /x | X-User: a | X-Tenant: x => 201 replay of 1
+POST /x | X-User: a | X-Tenant: y => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 7: one value of two is enough, and none is as empty as ""
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user $http_x_tenant;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: a             => 201 run 1
+POST /x | X-User: a | X-Tenant: => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 8: one value is not the same value and an empty one
+--- config
+    idempotency on;
+    idempotency_scope_route off;
+    location / {
+        idempotency_scope $http_x_user;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
     location /pair/ {
         idempotency_scope $http_x_user $http_x_tenant;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /string/ {
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /1 | X-User: a                  => 201 run 1
+POST /pair/1 | X-User: a | X-Tenant: => 201 run 2
+POST /1 | X-User: a                  => 201 replay of 1
+POST /pair/1 | X-User: a | X-Tenant: => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 9: a string of several variables is one value
+--- config
+    location / {
+        idempotency on;
         idempotency_scope "$http_x_user@$http_x_tenant";
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /required/ {
-        idempotency_required on;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /required-none/ {
-        idempotency_required on;
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: a@b | X-Tenant: c => 201 run 1
+POST /x | X-User: a | X-Tenant: b@c => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 10: with the scope none all clients are one
+--- config
+    location / {
+        idempotency on;
         idempotency_scope none;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /anywhere/ {
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann => 201 run 1
+POST /x | X-User: bob => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 11: a key that nobody owns is no key, which is logged as a bypass and warned of once
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x           => 201 run 1, BYPASS
+POST /x | X-User: => 201 run 2, BYPASS
+POST /x           => 201 run 3, BYPASS
+--- executions: 3
+--- log_lines
+1 \[warn\].*idempotency_scope.*empty
+
+
+
+=== TEST 12: a key is nobody's where all values of the scope are empty
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user $http_x_tenant;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: | X-Tenant: => 201 run 1
+POST /x | X-User: | X-Tenant: => 201 run 2
+--- executions: 2
+--- log_lines
+1 \[warn\].*idempotency_scope.*empty
+
+
+
+=== TEST 13: a key that nobody owns is refused where a key is required
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        idempotency_required on;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x => 400 scope_missing, INVALID scope_missing
+--- executions: 0
+
+
+
+=== TEST 14: a caller is known where a key is required
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        idempotency_required on;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: a => 201 run 1
+POST /x | X-User: a => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 15: none is a scope where a key is required
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope none;
+        idempotency_required on;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x => 201 run 1
+POST /x => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 16: another path is another record
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /1 | X-User: ann => 201 run 1
+POST /2 | X-User: ann => 201 run 2
+POST /1 | X-User: ann => 201 replay of 1
+POST /2 | X-User: ann => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 17: paths are taken undecoded: /a%2Fb is not /a/b
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /a%2Fb | X-User: ann => 201 run 1
+POST /a/b | X-User: ann   => 201 run 2
+POST /a%2Fb | X-User: ann => 201 replay of 1
+POST /a/b | X-User: ann   => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 18: paths are taken undecoded: /%61c is not /ac
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /%61c | X-User: ann => 201 run 1
+POST /ac | X-User: ann   => 201 run 2
+POST /%61c | X-User: ann => 201 replay of 1
+POST /ac | X-User: ann   => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 19: paths are taken as sent: /d//e is not /d/e
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /d//e | X-User: ann => 201 run 1
+POST /d/e | X-User: ann  => 201 run 2
+POST /d//e | X-User: ann => 201 replay of 1
+POST /d/e | X-User: ann  => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 20: another method is another record
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann => 201 run 1
+PUT /x | X-User: ann  => 201 run 2
+POST /x | X-User: ann => 201 replay of 1
+PUT /x | X-User: ann  => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 21: another host is another record
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann | Host: a.test => 201 run 1
+POST /x | X-User: ann | Host: b.test => 201 run 2
+POST /x | X-User: ann | Host: a.test => 201 replay of 1
+POST /x | X-User: ann | Host: b.test => 201 replay of 2
+--- executions: 2
+
+
+
+=== TEST 22: hosts are the same whatever their case
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann | Host: a.test => 201 run 1
+POST /x | X-User: ann | Host: A.Test => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 23: a target in absolute form is the same route
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann | Host: localhost                 => 201 run 1
+POST http://localhost/x | X-User: ann | Host: localhost => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 24: other arguments do not make another record
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x?a=1 | X-User: ann => 201 run 1
+POST /x?a=2 | X-User: ann => 422 key_reused
+--- executions: 1
+
+
+
+=== TEST 25: without the route another path is another request with the same key
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
         idempotency_scope_route off;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-
-        location /anywhere/pair/ {
-            idempotency_scope $http_x_user $http_x_tenant;
-            proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location /anywhere/route/ {
-            idempotency_scope_route on;
-            proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-        }
     }
-}
-CONF
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /p1 | X-User: ann => 201 run 1
+POST /p2 | X-User: ann => 422 key_reused
+POST /p1 | X-User: ann => 201 replay of 1
+--- executions: 1
 
-my $cases = 0;
 
-sub fresh ($place = '') { return "$place/" . ++$cases }
 
-# ($uri, user => , tenant => , key => , host => , method => )
-sub ask ($uri, %opt) {
-    my @headers = ('Idempotency-Key' => $opt{key} // 'k', Host => $opt{host} // 'localhost');
-    push @headers, 'X-User' => $opt{user} if defined $opt{user};
-    push @headers, 'X-Tenant' => $opt{tenant} if defined $opt{tenant};
-    my $got = request($ng->port, $opt{method} // 'POST', $uri, headers => \@headers);
-    my ($code) = $got->{body} =~ /"code":"(\w+)"/;
-    return $code ? "$got->{status} $code" : sprintf '%s %s%s', $got->{status},
-        $got->{headers}{'idempotent-replayed'} ? 'replay of ' : 'run ',
-        $got->{headers}{'x-execution'}[0];
-}
+=== TEST 26: without the route another method is another request with the same key
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        idempotency_scope_route off;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann => 201 run 1
+PUT /x | X-User: ann  => 422 key_reused
+--- executions: 1
 
-sub logged ($uri) {
-    my $line = qr/^\Q$uri\E (\S+)$/m;
-    wait_until(sub { $ng->access_log =~ $line }, 5, "a log line of $uri");
-    return join ' ', $ng->access_log =~ /$line/g;
-}
 
-# Each list is the arguments of ask(); answers count the executions from 1.
-sub answers ($wanted, $claim, @requests) {
-    ledger_reset();
-    is_deeply([map { ask(@$_) } @requests], $wanted, $claim);
-    my $runs = grep {/^201 run/} @$wanted;
-    is(ledger_count(), $runs, "$claim: $runs executions");
-}
 
-my @APART = ('201 run 1', '201 run 2', '201 replay of 1', '201 replay of 2');
-my @ONE = ('201 run 1', '201 replay of 1');
+=== TEST 27: without the route hosts do not matter
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        idempotency_scope_route off;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann | Host: a.test => 201 run 1
+POST /x | X-User: ann | Host: b.test => 201 replay of 1
+--- executions: 1
 
-sub apart ($claim, $one, $two) { answers(\@APART, $claim, $one, $two, $one, $two) }
 
-sub one ($claim, $one, $two) { answers(\@ONE, $claim, $one, $two) }
 
-# ---- callers --------------------------------------------------------------
+=== TEST 28: without the route callers still do not meet
+--- config
+    location / {
+        idempotency on;
+        idempotency_scope $http_x_user;
+        idempotency_scope_route off;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann => 201 run 1
+POST /x | X-User: bob => 201 run 2
+POST /x | X-User: ann => 201 replay of 1
+POST /x | X-User: bob => 201 replay of 2
+--- executions: 2
 
-my $uri = fresh();
-apart('two callers with the same key do not meet', [$uri, user => 'ann'], [$uri, user => 'bob']);
-$uri = fresh();
-apart('callers differ by case', [$uri, user => 'ann'], [$uri, user => 'Ann']);
-$uri = fresh();
-apart('scope and key do not run into each other',
-    [$uri, user => 'ab', key => 'c'], [$uri, user => 'a', key => 'bc']);
 
-$uri = fresh('/pair');
-apart('"ab" + "c" is not "a" + "bc"',
-    [$uri, user => 'ab', tenant => 'c'], [$uri, user => 'a', tenant => 'bc']);
-$uri = fresh('/pair');
-apart('"ab" + "" is not "" + "ab"',
-    [$uri, user => 'ab', tenant => ''], [$uri, user => '', tenant => 'ab']);
-$uri = fresh('/pair');
-apart('each value counts', [$uri, user => 'a', tenant => 'x'], [$uri, user => 'a', tenant => 'y']);
-$uri = fresh('/pair');
-one('one value of two is enough, and none is as empty as ""',
-    [$uri, user => 'a'], [$uri, user => 'a', tenant => '']);
-apart('one value is not the same value and an empty one',
-    ['/anywhere/1', user => 'a', key => 'count'],
-    ['/anywhere/pair/1', user => 'a', tenant => '', key => 'count']);
-$uri = fresh('/string');
-one('a string of several variables is one value',
-    [$uri, user => 'a@b', tenant => 'c'], [$uri, user => 'a', tenant => 'b@c']);
 
-$uri = fresh('/none');
-one('none: all clients are one', [$uri, user => 'ann'], [$uri, user => 'bob']);
-
-# ---- nobody's key ---------------------------------------------------------
-
-$uri = fresh();
-answers(['201 run 1', '201 run 2', '201 run 3'], 'nobody owns the key: the request passes untouched',
-    [$uri], [$uri, user => ''], [$uri]);
-is(logged($uri), 'BYPASS BYPASS BYPASS', 'and is told as a bypass');
-
-$uri = fresh('/pair');
-answers(['201 run 1', '201 run 2'], 'all values are empty',
-    [$uri, user => '', tenant => ''], [$uri, user => '', tenant => '']);
-
-my @warnings = $ng->error_log =~ /^.*\[warn\].*idempotency_scope.*empty.*$/mg;
-is(@warnings, 1, 'one warning for many of them') or diag($ng->error_log);
-
-$uri = fresh('/required');
-answers(['400 scope_missing'], 'nobody owns the key where one is required', [$uri]);
-is(logged($uri), 'INVALID', 'and is told as invalid');
-$uri = fresh('/required');
-one('a caller where a key is required', [$uri, user => 'a'], [$uri, user => 'a']);
-$uri = fresh('/required-none');
-one('none is a scope where a key is required', [$uri], [$uri]);
-
-# ---- route ----------------------------------------------------------------
-
-sub by (%opt) { return (user => 'ann', %opt) }
-
-apart('another path is another record', [fresh(), by()], [fresh(), by()]);
-apart('paths are taken undecoded: /a%2Fb is not /a/b', ['/a%2Fb', by()], ['/a/b', by()]);
-apart('paths are taken undecoded: /%61c is not /ac', ['/%61c', by()], ['/ac', by()]);
-apart('paths are taken as sent: /d//e is not /d/e', ['/d//e', by()], ['/d/e', by()]);
-$uri = fresh();
-apart('another method is another record', [$uri, by()], [$uri, by(method => 'PUT')]);
-$uri = fresh();
-apart('another host is another record', [$uri, by(host => 'a.test')], [$uri, by(host => 'b.test')]);
-$uri = fresh();
-one('hosts are the same whatever their case',
-    [$uri, by(host => 'a.test')], [$uri, by(host => 'A.Test')]);
-$uri = fresh();
-one('a target in absolute form is the same route',
-    [$uri, by()], ["http://localhost$uri", by()]);
-$uri = fresh();
-answers(['201 run 1', '422 key_reused'], 'other arguments are no other record',
-    ["$uri?a=1", by()], ["$uri?a=2", by()]);
-
-answers(['201 run 1', '422 key_reused', '201 replay of 1'],
-    'without the route another path is another request with the same key',
-    ['/anywhere/p1', by(key => 'path')], ['/anywhere/p2', by(key => 'path')],
-    ['/anywhere/p1', by(key => 'path')]);
-answers(['201 run 1', '422 key_reused'], 'without the route another method too',
-    ['/anywhere/m', by(key => 'method')], ['/anywhere/m', by(key => 'method', method => 'PUT')]);
-one('without the route hosts do not matter', ['/anywhere/h', by(key => 'host', host => 'a.test')],
-    ['/anywhere/h', by(key => 'host', host => 'b.test')]);
-apart('without the route callers still do not meet',
-    ['/anywhere/c', user => 'ann', key => 'caller'], ['/anywhere/c', user => 'bob', key => 'caller']);
-apart('with and without the route are two records',
-    ['/anywhere/x', by(key => 'mixed')], ['/anywhere/route/x', by(key => 'mixed')]);
-
-ok($ng->stop, 'nginx leaves by itself');
-$ng->check_logs;
-done_testing();
+=== TEST 29: with and without the route are two records
+--- config
+    idempotency on;
+    idempotency_scope $http_x_user;
+    location / {
+        idempotency_scope_route off;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /route/ {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | X-User: ann       => 201 run 1
+POST /route/x | X-User: ann => 201 run 2
+POST /x | X-User: ann       => 201 replay of 1
+POST /route/x | X-User: ann => 201 replay of 2
+--- executions: 2

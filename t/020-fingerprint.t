@@ -1,17 +1,14 @@
 # What makes two requests with one key the same request, however their bodies
 # are sent and read.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Digest::SHA qw(sha1_hex);
 use IO::Select;
 use Test::More;
 use Time::HiRes qw(sleep);
-use lib 't/lib';
 use Http2;
+use Keyed;
 use Ledger;
 use Nginx;
 
@@ -92,15 +89,9 @@ sub port ($server = 'plain') { return $ng->port($port_of{$server}) }
 
 sub headers ($key, @more) { return ['Idempotency-Key' => $key, 'X-Id' => ++$id, @more] }
 
-sub told ($got) {
-    my ($code) = $got->{body} =~ /"code":"(\w+)"/;
-    return 'replay' if $got->{headers}{'idempotent-replayed'};
-    return $code ? "$got->{status} $code" : $got->{status} // 'nothing';
-}
-
 sub ask ($key, $uri, $body, %opt) {
-    return told(request(port($opt{server} // 'plain'), $opt{method} // 'POST', $uri,
-        headers => headers($key, @{ $opt{headers} // [] }), body => $body));
+    return said(request(port($opt{server} // 'plain'), $opt{method} // 'POST', $uri,
+        headers => headers($key, @{ $opt{headers} // [] }), body => $body), number => 0);
 }
 
 sub logged ($id) {
@@ -116,7 +107,7 @@ sub second ($wanted, $claim, $one, $two) {
     ledger_reset();
     my $key = fresh();
     is_deeply([ask($key, @$one), ask($key, @$two), ask($key, @$one)],
-        [201, $wanted, 'replay'], $claim);
+        [201, $wanted, '201 replayed'], $claim);
     is(ledger_count(), 1, "$claim: one execution");
 }
 
@@ -124,7 +115,7 @@ my $REUSED = '422 key_reused';
 
 for my $place ('', '/raw') {
     my $mode = $place ? 'raw' : 'auto';
-    second('replay', "$mode: the same", ["$place/a?b=1", 'body'], ["$place/a?b=1", 'body']);
+    second('201 replayed', "$mode: the same", ["$place/a?b=1", 'body'], ["$place/a?b=1", 'body']);
     second($REUSED, "$mode: another body", ["$place/a", 'body'], ["$place/a", 'Body']);
     second($REUSED, "$mode: a longer body", ["$place/a", 'body'], ["$place/a", "body\n"]);
     second($REUSED, "$mode: no body", ["$place/a", 'body'], ["$place/a", undef]);
@@ -139,23 +130,23 @@ for my $place ('', '/raw') {
     second($REUSED, "$mode: no arguments", ["$place/a?b=1", 'body'], ["$place/a", 'body']);
     second($REUSED, "$mode: arguments that run into the body",
         ["$place/a?b", 'cd'], ["$place/a?bc", 'd']);
-    second('replay', "$mode: other headers", ["$place/a", 'body', headers => ['User-Agent' => 'a']],
+    second('201 replayed', "$mode: other headers", ["$place/a", 'body', headers => ['User-Agent' => 'a']],
         ["$place/a", 'body', headers => ['User-Agent' => 'b', 'X-Trace' => 'c']]);
-    second('replay', "$mode: an empty body is no body", ["$place/a", ''], ["$place/a", undef]);
+    second('201 replayed', "$mode: an empty body is no body", ["$place/a", ''], ["$place/a", undef]);
 }
 
 my @json = (headers => ['Content-Type' => 'application/json']);
 second($REUSED, 'raw: JSON counts byte by byte',
     ['/raw/a', '{"a":1}', @json], ['/raw/a', '{ "a":1}', @json]);
-second('replay', 'raw: the content type does not count',
+second('201 replayed', 'raw: the content type does not count',
     ['/raw/a', '{"a":1}', @json], ['/raw/a', '{"a":1}']);
 
-second('replay', 'off: another body', ['/off/a', 'body'], ['/off/a', 'other']);
-second('replay', 'off: no body', ['/off/a', 'body'], ['/off/a', undef]);
+second('201 replayed', 'off: another body', ['/off/a', 'body'], ['/off/a', 'other']);
+second('201 replayed', 'off: no body', ['/off/a', 'body'], ['/off/a', undef]);
 second($REUSED, 'off: another method', ['/off/a', 'b'], ['/off/a', 'b', method => 'PATCH']);
 second($REUSED, 'off: another path', ['/off/a', 'b'], ['/off/b', 'b']);
 second($REUSED, 'off: other arguments', ['/off/a?b=1', 'b'], ['/off/a?b=2', 'b']);
-second('replay', 'off: a body read before by mirror',
+second('201 replayed', 'off: a body read before by mirror',
     ['/off/a', 'body'], ['/off/a', 'other', server => 'mirror']);
 
 {
@@ -211,24 +202,19 @@ sub send_slowly ($port, $headers, $body) {
 
 sub send_http2 ($port, $headers, $body) {
     my $h2 = Http2->new($port);
-    my $got = $h2->request('POST', '/x', headers => lower($headers), body => $body);
+    my $got = $h2->request('POST', '/x', headers => $headers, body => $body);
     $h2->close;
     return $got;
 }
 
 sub send_frames ($port, $headers, $body) {
     my $h2 = Http2->new($port);
-    my $stream = $h2->send('POST', '/x', headers => lower($headers), end => 0);
+    my $stream = $h2->send('POST', '/x', headers => $headers, end => 0);
     $h2->data($stream, $_, 0) for unpack '(a1000)*', $body;
     $h2->data($stream, '', 1);
     my $got = $h2->response($stream);
     $h2->close;
     return $got;
-}
-
-sub lower ($headers) {
-    my @list = @$headers;
-    return [map { $_ % 2 ? $list[$_] : lc $list[$_] } 0 .. $#list];
 }
 
 my @HTTP1 = (
@@ -243,16 +229,16 @@ sub check_way ($server, $how, $send, $size) {
     ledger_reset();
     my $body = substr('0123456789abcdef' x ($size / 16 + 1), 0, $size);
     my $key = fresh();
-    my @got = told($send->(port($server), headers($key), $body));
+    my @got = said($send->(port($server), headers($key), $body), number => 0);
     my ($line) = ledger_lines();
     push @got, $line =~ /body=(\w+) length=(\d+)/;
-    push @got, told(send_length(port(), headers($key), $body));
-    my @wanted = (201, sha1_hex($body), $size, 'replay');
+    push @got, said(send_length(port(), headers($key), $body), number => 0);
+    my @wanted = (201, sha1_hex($body), $size, '201 replayed');
     if ($size) {
         for my $at (0, $size - 1) {
             my $changed = $body;
             substr($changed, $at, 1) = '!';
-            push @got, told($send->(port($server), headers($key), $changed));
+            push @got, said($send->(port($server), headers($key), $changed), number => 0);
             push @wanted, $REUSED;
         }
     }
@@ -306,7 +292,7 @@ check_way($_, 'byte by byte', \&send_slowly, 50) for 'plain', 'single', 'mirror'
     my $body = 'leave' x 1_000_000;
     my $own = $id + 1;
     my $h2 = Http2->new(port('http2 with mirror from file'));
-    $h2->rst($h2->send('POST', '/leave', headers => lower(headers($key)), body => $body));
+    $h2->rst($h2->send('POST', '/leave', headers => headers($key), body => $body));
     logged($own);
     like(ask($key, '/leave', $body), qr/^(?:201|replay)$/, 'a stream that is reset with a large body');
     is(ledger_count(), 1, 'a stream that is reset with a large body: one execution');
@@ -389,7 +375,7 @@ for my $server ('plain', 'single', 'unbuffered', 'mirror') {
     ledger_reset();
     my $key = fresh();
     my $h2 = Http2->new(port('http2'));
-    my $stream = $h2->send('POST', '/limited/free', headers => lower(headers($key)), end => 0);
+    my $stream = $h2->send('POST', '/limited/free', headers => headers($key), end => 0);
     $h2->data($stream, 'half', 0);
     $h2->rst($stream);
     logged($id);
@@ -397,7 +383,7 @@ for my $server ('plain', 'single', 'unbuffered', 'mirror') {
 
     ledger_reset();
     $key = fresh();
-    is($h2->request('POST', '/limited/free', headers => lower(headers($key)), body => 'x' x 11)
+    is($h2->request('POST', '/limited/free', headers => headers($key), body => 'x' x 11)
         ->{status}, 413, 'http2, too large');
     stays_free($key, 'http2, too large');
     $h2->close;
@@ -411,7 +397,7 @@ for my $server ('plain', 'single', 'unbuffered', 'mirror') {
         body => 'first');
     is(ask($key, '/half', 'first half'), 201, 'a key is claimed by the first whole request');
     $half->write(' half');
-    is(told($half->response), 'replay', 'and replayed to the one that started before');
+    is(said($half->response, number => 0), '201 replayed', 'and replayed to the one that started before');
     is(ledger_count(), 1, 'once executed');
 }
 
@@ -425,7 +411,7 @@ sub other_body ($uri, $wanted, $claim, %first) {
     is(ask($key, $uri, 'body'), $first{then}, "$claim: with the first body");
 }
 
-other_body('/s', $REUSED, 'reused, completed', do => 'status=200', then => 'replay');
+other_body('/s', $REUSED, 'reused, completed', do => 'status=200', then => '200 replayed');
 other_body('/s', $REUSED, 'reused, unknown', do => 'die=before', then => '409 outcome_unknown');
 other_body('/big-response/s', $REUSED, 'reused, not kept', do => 'size=2000',
     then => '409 response_not_kept');
@@ -434,14 +420,13 @@ other_body('/s', 201, 'not reused, released', do => 'status=400', then => $REUSE
 {
     ledger_reset();
     my $key = fresh();
-    my $barrier = $ng->path('barrier');
-    my $first = send_request(port(), 'POST', '/s', body => 'body',
-        headers => headers($key, 'X-Behaviour' => "barrier=$barrier"));
+    my $gate = Keyed::Gate->new;
+    my $first = send_post(port(), $key, uri => '/s', do => $gate->closed);
     ok(wait_until(sub { ledger_count() == 1 }), 'one request is pending');
     is(ask($key, '/s', 'other'), $REUSED, 'reused, pending');
     is(ask($key, '/s', 'body'), '409 in_progress', 'not reused, pending');
-    open my $file, '>', $barrier or die "$barrier: $!\n";
-    is(told($first->response), 201, 'the first goes on');
+    $gate->open;
+    is(said($first->response, number => 0), 201, 'the first goes on');
     is(ledger_count(), 1, 'one execution');
 }
 

@@ -1,16 +1,11 @@
 # Keys inside JSON bodies.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Digest::SHA qw(sha1_hex);
-use FindBin;
-use lib "$FindBin::Bin/lib";
-
 use Test::More;
 use Http2;
+use Keyed;
 use Ledger;
 use Nginx;
 
@@ -74,19 +69,13 @@ sub ask ($uri, $body, %opt) {
         chunked => $opt{chunked});
 }
 
-sub told ($got) {
-    my ($code) = $got->{body} =~ /"code":"(\w+)"/;
-    return 'replay' if $got->{headers}{'idempotent-replayed'};
-    return $code ? "$got->{status} $code" : $got->{status} // 'nothing';
-}
-
 sub key_of ($got) { return ($got->{headers}{'x-key'}[0] // '') =~ /^<(.*)>$/ ? $1 : undef }
 
 # Requests as [body, more], what they are told, and how often it ran.
 sub tells ($claim, $location, $wanted, $executed, @requests) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
     my $uri = at($location);
-    my @got = map { told(ask($uri, @$_)) } @requests;
+    my @got = map { said(ask($uri, @$_), number => 0) } @requests;
     return is_deeply([@got, ledger_count(uri => $uri)], [@$wanted, $executed], $claim);
 }
 
@@ -94,8 +83,8 @@ sub is_key ($claim, $location, $body, $key, %opt) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
     my $uri = at($location);
     my @got = map { ask($uri, $body, %opt) } 1, 2;
-    is_deeply([map({ (told($_), key_of($_)) } @got), ledger_count(uri => $uri)],
-        [201, $key, 'replay', $key, 1], $claim);
+    is_deeply([map({ (said($_, number => 0), key_of($_)) } @got), ledger_count(uri => $uri)],
+        [201, $key, '201 replayed', $key, 1], $claim);
 }
 
 sub no_key ($claim, $location, $body, %opt) {
@@ -103,18 +92,18 @@ sub no_key ($claim, $location, $body, %opt) {
     my $uri = at($location);
     my @got = map { ask($uri, $body, %opt) } 1, 2;
     my @lines = grep {/ \Q$uri\E /} ledger_lines();
-    is_deeply([map({ (told($_), $_->{headers}{'x-status'}[0], key_of($_)) } @got), scalar @lines],
+    is_deeply([map({ (said($_, number => 0), $_->{headers}{'x-status'}[0], key_of($_)) } @got), scalar @lines],
         [(201, '-', '') x 2, 2], "no key: $claim");
     like($lines[0], qr/ body=${\sha1_hex($body)} length=${\length $body}$/,
         "no key: $claim: the body goes on unchanged");
-    is(told(ask('/required/' . ++$claims, $body, %opt)), '400 key_missing',
+    is(said(ask('/required/' . ++$claims, $body, %opt), number => 0), '400 key_missing',
         "no key: $claim: where one is required");
 }
 
 sub bad_key ($claim, $location, $body, %opt) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
     my $uri = at($location);
-    is_deeply([told(ask($uri, $body, %opt)), ledger_count(uri => $uri)], ['400 key_invalid', 0],
+    is_deeply([said(ask($uri, $body, %opt), number => 0), ledger_count(uri => $uri)], ['400 key_invalid', 0],
         "bad key: $claim");
 }
 
@@ -143,7 +132,7 @@ is_key("the type $_", 'key', '{"k":"x"}', 'x', type => $_)
 is_key('raw fingerprints', 'raw', '{"k":"x"}', 'x');
 is_key('quotes are part of it', 'key', '{"k":"\"x\""}', '"x"');
 
-tells('a retry that is spelled in another way', 'key', [201, 'replay'], 1,
+tells('a retry that is spelled in another way', 'key', [201, '201 replayed'], 1,
     ['{"k":"x","a":1}'], ['{ "a":1.0, "k":"\u0078" }']);
 tells('another amount', 'key', [201, '422 key_reused'], 1, ['{"k":"x","a":1}'], ['{"k":"x","a":2}']);
 tells('another key', 'key', [201, 201], 2, ['{"k":"x","a":1}'], ['{"k":"y","a":1}']);
@@ -195,11 +184,11 @@ bad_key('a letter beyond ASCII', 'key', "{\"k\":\"\xc3\xa9\"}");
 bad_key('a letter beyond ASCII, escaped', 'key', '{"k":"\u00e9"}');
 bad_key('required, a number', 'required', '{"k":1}');
 
-tells('required: with a key', 'required', [201, 'replay'], 1, (['{"k":"x"}']) x 2);
+tells('required: with a key', 'required', [201, '201 replayed'], 1, (['{"k":"x"}']) x 2);
 
 my $uuid = '2cc6a7f2-9d9e-4f2a-8f0f-6f1f8a1f0b7c';
 is_key('uuid: lower-cased', 'uuid', qq({"k":"\U$uuid"}), $uuid);
-tells('uuid: upper and lower case meet', 'uuid', [201, 'replay'], 1,
+tells('uuid: upper and lower case meet', 'uuid', [201, '201 replayed'], 1,
     [qq({"k":"$uuid"})], [qq({"k":"\U$uuid"})]);
 bad_key('uuid: another string', 'uuid', '{"k":"x"}');
 bad_key('uuid: too long', 'uuid', qq({"k":"${uuid}0"}));
@@ -211,25 +200,25 @@ sub keyed ($body, $key = undef) {
 }
 
 # The body does not count here: whether requests meet is up to the key.
-tells('header first: the header decides', 'header-first', [201, 'replay', 201], 2,
+tells('header first: the header decides', 'header-first', [201, '201 replayed', 201], 2,
     keyed('{"k":"a"}', 'h'), keyed('{"k":"b"}', 'h'), keyed('{"k":"a"}', 'i'));
-tells('header first: without it the body', 'header-first', [201, 'replay', 201], 2,
+tells('header first: without it the body', 'header-first', [201, '201 replayed', 201], 2,
     keyed('{"k":"a"}'), keyed('{"k":"a","x":1}'), keyed('{"k":"b"}'));
-tells('header first: one key, wherever it is', 'header-first', [201, 'replay', 'replay'], 1,
+tells('header first: one key, wherever it is', 'header-first', [201, '201 replayed', '201 replayed'], 1,
     keyed('{"k":"a"}'), keyed('{}', 'a'), keyed('{}', '"a";p=1'));
 tells('header first: a bad header is not made up for', 'header-first', ['400 key_invalid', 201], 1,
     keyed('{"k":"a"}', ''), keyed('{"k":"a"}'));
-tells('header first: what the body has then does not matter', 'header-first', [201, 'replay'], 1,
+tells('header first: what the body has then does not matter', 'header-first', [201, '201 replayed'], 1,
     keyed('{"k":1}', 'h'), keyed('{"k', 'h'));
 tells('header first: neither', 'header-first', [201, 201], 2, (keyed('{}')) x 2);
 
-tells('body first: the body decides', 'body-first', [201, 'replay', 201], 2,
+tells('body first: the body decides', 'body-first', [201, '201 replayed', 201], 2,
     keyed('{"k":"a"}', 'h'), keyed('{"k":"a"}', 'i'), keyed('{"k":"b"}', 'h'));
-tells('body first: without it the header', 'body-first', [201, 'replay', 'replay', 201], 2,
+tells('body first: without it the header', 'body-first', [201, '201 replayed', '201 replayed', 201], 2,
     keyed('{}', 'h'), keyed('{"x":1}', 'h'), keyed('{"k', 'h'), keyed('{}', 'i'));
 tells('body first: a bad member is not made up for', 'body-first', ['400 key_invalid', 201], 1,
     keyed('{"k":1}', 'h'), keyed('{}', 'h'));
-tells('body first: a bad header does not matter then', 'body-first', [201, 'replay'], 1,
+tells('body first: a bad header does not matter then', 'body-first', [201, '201 replayed'], 1,
     keyed('{"k":"a"}', ''), keyed('{"k":"a"}'));
 tells('body first: a bad header where the body has none', 'body-first', ['400 key_invalid'], 0,
     keyed('{}', ''));
@@ -239,9 +228,9 @@ tells('body first: neither', 'body-first', [201, 201], 2, (keyed('{}')) x 2);
 is_key('body first: the header is the key of another type', 'body-first', 'k=x', 'h', type => 'text/plain',
     headers => ['Idempotency-Key' => 'h']);
 
-tells('two pointers: the first decides', 'two', [201, 'replay', 201], 2,
+tells('two pointers: the first decides', 'two', [201, '201 replayed', 201], 2,
     ['{"new":{"k":"a"},"k":"b"}'], ['{"new":{"k":"a"},"k":"c"}'], ['{"new":{"k":"c"},"k":"b"}']);
-tells('two pointers: the second where the first finds nothing', 'two', [201, 'replay'], 1,
+tells('two pointers: the second where the first finds nothing', 'two', [201, '201 replayed'], 1,
     ['{"new":{},"k":"b"}'], ['{"new":"x","k":"b"}']);
 tells('two pointers: the first is bad', 'two', ['400 key_invalid'], 0, ['{"new":{"k":1},"k":"b"}']);
 
@@ -258,7 +247,7 @@ tells('GET is not looked into', $_, [201, 201], 2,
     (['{"k":"x"}', method => 'GET', headers => ['X-Execute' => 1]]) x 2) for 'key', 'strict';
 tells('OPTIONS is not looked into', 'key', [201, 201], 2, (['{"k":"x"}', method => 'OPTIONS']) x 2);
 
-tells('each scope has its own', 'scoped', [201, 201, 'replay'], 2,
+tells('each scope has its own', 'scoped', [201, 201, '201 replayed'], 2,
     map { ['{"k":"x"}', headers => ['X-User' => $_]] } 'a', 'b', 'a');
 tells('without a scope it passes', 'scoped', [201, 201], 2, (['{"k":"x"}']) x 2);
 tells('bypassed', 'bypass', [201, 201], 2, (['{"k":"x"}', headers => ['X-Bypass' => 1]]) x 2);
@@ -294,7 +283,7 @@ for my $location ('key', 'file', 'mirror', 'small', 'unbuffered') {
     my ($line) = grep {/ \Q$uri\E /} ledger_lines();
     like($line, qr/ body=${\sha1_hex($large)} length=${\length $large}$/,
         "$location: the body goes on unchanged");
-    is(told(ask($uri, $large =~ s/number 80000/number 80001/r)), '422 key_reused',
+    is(said(ask($uri, $large =~ s/number 80000/number 80001/r), number => 0), '422 key_reused',
         "$location: another large body");
 }
 
@@ -303,10 +292,10 @@ for my $body ('{"k":"small"}', $large) {
     my $h2 = Http2->new($ng->port(2));
     my @got = map { $h2->request('POST', $uri, headers => ['content-type' => 'application/json'],
         body => $body) } 1, 2;
-    is_deeply([map({ told($_) } @got), ledger_count(uri => $uri)], [201, 'replay', 1],
+    is_deeply([map({ said($_, number => 0) } @got), ledger_count(uri => $uri)], [201, '201 replayed', 1],
         'HTTP/2, ' . length($body) . ' bytes');
-    is(told($h2->request('POST', $uri, headers => ['content-type' => 'application/json'],
-        body => '{"k":1}')), '400 key_invalid', 'HTTP/2, a bad key');
+    is(said($h2->request('POST', $uri, headers => ['content-type' => 'application/json'],
+        body => '{"k":1}'), number => 0), '400 key_invalid', 'HTTP/2, a bad key');
     $h2->close;
 }
 

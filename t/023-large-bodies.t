@@ -1,18 +1,12 @@
 # Bodies that are too large to be parsed count as bytes.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(time);
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $PASS = 'proxy_http_version 1.1; proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;';
 

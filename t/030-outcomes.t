@@ -1,35 +1,16 @@
 # How a run ends: the rows of the table and their edges. All claims share one
 # nginx; each has a key of its own, and counts what the application executed.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
-use IO::Socket::INET;
 use Time::HiRes qw(sleep);
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
-
-# A port whose queue is full: a connection to it is neither made nor refused.
-sub full_port {
-    my $listener = IO::Socket::INET->new(
-        LocalAddr => '127.0.0.1', Listen => 1) or die "listen: $@\n";
-    listen($listener, 0) or die "listen: $!\n";
-    my @held = map {
-        IO::Socket::INET->new(PeerAddr => '127.0.0.1',
-            PeerPort => $listener->sockport, Blocking => 0)
-    } 1 .. 4;
-    return ($listener->sockport, $listener, @held);
-}
 
 my $refused = closed_port();
-my ($full, @full) = full_port();
+my $full = full_port();
 my $lua = lua_modules();
 
 my $lua_locations = $lua && <<'CONF';
@@ -169,9 +150,7 @@ server {
 CONF
 retry_against($ng);
 
-open my $page, '>', $ng->path('sorry.txt') or die "sorry.txt: $!\n";
-print {$page} "sorry\n";
-close $page;
+write_file($ng->path('sorry.txt'), "sorry\n");
 
 # ---- no byte was sent -----------------------------------------------------
 
@@ -349,9 +328,8 @@ claim 'an unknown outcome is run again where the operator chose so' => sub {
     is(header($third, 'Idempotent-Replayed'), 'true', 'then it is replayed');
     is(executions(), 2, 'executions');
 
-    my @lines = ledger_of();
-    is_deeply([map {/ attempt=(\S+)/} @lines], [1, 2], 'attempts are counted');
-    my @tokens = map {/ token=(\S+)/} @lines;
+    is_deeply([attempts_of()], [1, 2], 'attempts are counted');
+    my @tokens = map {/ token=(\S+)/} ledger_of();
     like($_, qr/^[0-9a-f]{16,}$/, 'a token is hex') for @tokens;
     isnt($tokens[0], $tokens[1], 'each run has a token of its own');
 };
@@ -359,7 +337,7 @@ claim 'an unknown outcome is run again where the operator chose so' => sub {
 claim 'attempts go on counting while outcomes stay unknown' => sub {
     write_to('/release', do => 'die=before') for 1 .. 3;
     is_rerun(write_to('/release'));
-    is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1 .. 4], 'attempts');
+    is_deeply([attempts_of()], [1 .. 4], 'attempts');
 };
 
 claim 'exactly one of many retries takes an unknown outcome over' => sub {
@@ -372,7 +350,7 @@ claim 'exactly one of many retries takes an unknown outcome over' => sub {
 
 claim 'a run after a released key is a first attempt again' => sub {
     ends('/release', do => 'status=500', first => 500, then => 'runs');
-    is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1, 1], 'attempts');
+    is_deeply([attempts_of()], [1, 1], 'attempts');
 };
 
 claim 'an error answer of a second attempt says nothing of the first' => sub {
@@ -380,14 +358,14 @@ claim 'an error answer of a second attempt says nothing of the first' => sub {
     is(write_to('/release', do => 'status=500')->{status}, 500, 'the second attempt fails');
     is_refused(write_to('/release', body => 'other'), 'key_reused', 422);
     is_rerun(write_to('/release'));
-    is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1, 2, 3], 'the third is announced');
+    is_deeply([attempts_of()], [1, 2, 3], 'the third is announced');
 };
 
 claim 'a second attempt that is released by the application frees the key' => sub {
     write_to('/release', do => 'die=before');
     write_to('/release', do => 'status=500&h=X-Accel-Idempotency:release');
     is_rerun(write_to('/release'));
-    is_deeply([map {/ attempt=(\S+)/} ledger_of()], [1, 2, 1], 'attempts');
+    is_deeply([attempts_of()], [1, 2, 1], 'attempts');
 };
 
 # ---- time -----------------------------------------------------------------
@@ -438,8 +416,8 @@ CONF
 retry_against($two);
 
 claim 'a run whose worker died is pending for its lease, then unknown' => sub {
-    my $barrier = $two->path('go');
-    my $run = start_write('/x', do => "barrier=$barrier");
+    my $gate = Keyed::Gate->new;
+    my $run = start_write('/x', do => $gate->closed);
     ok(wait_until(sub { executions() == 1 }, 5, 'the run'), 'it runs');
     is_refused(write_to('/x'), 'in_progress');
 
@@ -452,20 +430,20 @@ claim 'a run whose worker died is pending for its lease, then unknown' => sub {
 
     ok(wait_until(sub {
         $retry = write_to('/x');
-        (problem($retry)->{code} // '') ne 'in_progress';
+        (member($retry, 'code') // '') ne 'in_progress';
     }, 5, 'the lease to lapse'), 'the lease lapses');
     is_refused($retry, 'outcome_unknown');
-    open my $file, '>', $barrier;
+    $gate->open;
     is(executions(), 1, 'executions');
 };
 
 claim 'a run may take longer than its lease' => sub {
-    my $barrier = $two->path('late');
-    my $run = start_write('/brief', do => "barrier=$barrier");
+    my $gate = Keyed::Gate->new;
+    my $run = start_write('/brief', do => $gate->closed);
     ok(wait_until(sub { executions() == 1 }, 5, 'the run'), 'it runs');
     sleep 1.5;    # three leases: the passing of time is the claim
     is_refused(write_to('/brief'), 'in_progress');
-    open my $file, '>', $barrier;
+    $gate->open;
     my $first = $run->response;
     is($first->{status}, 201, 'its client gets the answer');
     is_replay(write_to('/brief'), $first);

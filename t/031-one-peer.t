@@ -2,18 +2,12 @@
 # no second connection, no named location. Peers share one ledger, so that a
 # second run shows wherever it went.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $refused = closed_port();
 my $lua = lua_modules();
@@ -126,11 +120,7 @@ CONF
 retry_against($ng);
 
 mkdir $ng->path('files');
-for my $file ('50x.txt', 'files/doc.txt') {
-    open my $out, '>', $ng->path($file) or die "$file: $!\n";
-    print {$out} "this is $file\n";
-    close $out;
-}
+write_file($ng->path($_), "this is $_\n") for '50x.txt', 'files/doc.txt';
 
 sub peers ($response) {
     return scalar split /[,:] /, header($response, 'X-Peers') // '';
@@ -353,18 +343,17 @@ my @led_on = (['by error_page', '/backup', 'X-Peer' => 'refused'],
 for my $case (@led_on) {
     my ($what, $uri, @once) = @$case;
     claim "a run led on $what goes to its end without its client" => sub {
-        my $barrier = $ng->path('barrier-' . claim_key());
-        my $conn = start_write($uri, do => "barrier=$barrier",
-            headers => \@once);
+        my $gate = Keyed::Gate->new;
+        my $conn = start_write($uri, do => $gate->closed, headers => \@once);
         ok(wait_until(sub { executions() == 1 }, 5, 'the run'), 'it runs');
         $conn->close;
         # Its end is seen before what comes after it is answered.
         write_to('/pair', key => undef);
-        open my $file, '>', $barrier or die "$barrier: $!\n";
+        $gate->open;
         my $retry;
         ok(wait_until(sub {
             $retry = write_to($uri);
-            (problem($retry)->{code} // '') ne 'in_progress';
+            (member($retry, 'code') // '') ne 'in_progress';
         }, 5, 'the run'), 'it ends');
         is($retry->{status}, 201, 'its answer is there');
         is(header($retry, 'Idempotent-Replayed'), 'true', 'as a replay');

@@ -15,7 +15,7 @@ use Http1;
 use Http2;
 use Ledger;
 use Nginx;
-use Retry;
+use Keyed;
 
 my $params = join "\n", map {
     my $protocol = $_;
@@ -70,19 +70,6 @@ $params
         add_header X-Sent "\$status \$sent_http_content_type \$sent_http_location
             \$sent_http_x_execution \$sent_http_etag \$sent_http_last_modified
             \$sent_http_cache_control" always;
-        proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /variables/forever {
-        idempotency_ttl forever;
-        add_header X-Expires "\$idempotency_expires" always;
-        proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /marked-otherwise {
-        idempotency_replay_header X-Seen-Before;
-        proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /unmarked {
-        idempotency_replay_header off;
         proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
     }
     location /cached {
@@ -309,7 +296,7 @@ sub over_http2 ($uri, $do = undef) {
     return Http2->new($ng->port(2))->request('POST', $uri,
         headers => ['idempotency-key' => claim_key(),
             defined $do ? ('x-behaviour' => $do) : ()],
-        body => '{"amount":1}');
+        body => $Keyed::BODY);
 }
 
 for my $do ('size=50000', 'size=50000&chunked=1', 'status=204', 'size=0') {
@@ -406,15 +393,6 @@ claim 'a replay needs no application' => sub {
     upstream_start();
 };
 
-claim 'HEAD and GET are not protected' => sub {
-    for my $method (qw(HEAD GET)) {
-        my $answer = write_to('/run/x', method => $method, body => '');
-        is(header($answer, 'Idempotent-Replayed'), undef, "$method is no replay");
-        write_to('/run/x', method => $method, body => '');
-    }
-    is(executions(), 4, 'executions');
-};
-
 claim 'variables tell a replay from the run' => sub {
     my $first = write_to('/variables', do => 'lm=1&h=Cache-Control:no-store');
     is(header($first, 'X-Status'), 'NEW', 'the run');
@@ -441,50 +419,10 @@ claim 'the age of a replay grows' => sub {
     is(executions(), 1, 'executions');
 };
 
-claim 'a record that is kept forever has no time at which it lapses' => sub {
-    write_to('/variables/forever');
-    my $expires = header(write_to('/variables/forever'), 'X-Expires');
-    unlike($expires // '', qr/^\d+$/, 'no Unix time is told');
-    is(executions(), 1, 'executions');
-};
-
-claim 'idempotency_replay_header names the mark' => sub {
-    write_to('/marked-otherwise');
-    my $retry = write_to('/marked-otherwise');
-    is(header($retry, 'X-Seen-Before'), 'true', 'the mark');
-    is(header($retry, 'Idempotent-Replayed'), undef, 'not the usual one');
-    is(executions(), 1, 'executions');
-};
-
-claim 'idempotency_replay_header off leaves replays unmarked' => sub {
-    my $first = write_to('/unmarked');
-    my $retry = write_to('/unmarked');
-    is_deeply(fields($retry), fields($first), 'the headers are the same');
-    is(header($retry, 'Idempotent-Replayed'), undef, 'none is added');
-    is($retry->{body}, $first->{body}, 'the body is the same');
-    is(executions(), 1, 'executions');
-};
-
-claim 'the run itself is not marked' => sub {
-    is(header(write_to('/x'), 'Idempotent-Replayed'), undef, 'no mark');
-};
-
 # ---- proxy_cache ----------------------------------------------------------
 
 claim 'a cache that does not take writes changes nothing' => sub {
     twice('/cache-of-gets/x');
-};
-
-claim 'a write that the cache answers is an outcome like others' => sub {
-    my $uri = '/cached/' . claim_key();
-    my $miss = write_to($uri);
-    is(header($miss, 'X-Cache'), 'MISS', 'the first key is run');
-    my %other = (key => claim_key() . '-other');
-    my $hit = write_to($uri, %other);
-    is(header($hit, 'X-Cache'), 'HIT', 'another key is served by the cache');
-    is_replay(write_to($uri, %other), $hit);
-    is_replay(write_to($uri), $miss);
-    is(ledger_count(uri => $uri), 1, 'executions');
 };
 
 claim 'a stale answer instead of a failed run leaves it unknown' => sub {

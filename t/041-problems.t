@@ -1,436 +1,430 @@
-# Every refusal: what it says, how an operator may reshape it, and that it
-# leaves no trace in the store.
+# Refusals: what each says, how an operator may reshape it, and that it leaves no
+# trace in the store.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use lib 't/lib';
+use Test::Nginx::Socket 'no_plan';
+use Blocks;
 
-use FindBin;
-use lib "$FindBin::Bin/lib";
+run_tests();
 
-use Test::More;
-use Http1;
-use Http2;
-use Ledger;
-use Nginx;
-use Retry;
+__DATA__
 
-my $ng = Nginx->start(http => <<'CONF');
-idempotency_store tiny memory:128k;
-idempotency_store tiny_too memory:128k;
-
-server {
-    listen 127.0.0.1:%%PORT%%;
-    listen 127.0.0.1:%%PORT2%% http2;
-
+=== TEST 1: key_missing is a problem document with status 400
+--- config
     idempotency on;
     idempotency_scope none;
     add_header X-Status "$idempotency_status" always;
     add_header X-Error "$idempotency_error" always;
-
-    location / { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
-    location /required {
+    location / {
         idempotency_required on;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /strict {
+--- exchange
+POST /x => 400 key_missing
+--- response_headers eval
+["X-Status: INVALID\nX-Error: key_missing\n! Retry-After\n! Link"]
+--- executions: 0
+
+
+
+=== TEST 2: key_invalid is a problem document with status 400
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | Idempotency-Key: "unclosed => 400 key_invalid
+--- response_headers eval
+["X-Status: INVALID\nX-Error: key_invalid\n! Retry-After\n! Link"]
+--- executions: 0
+
+
+
+=== TEST 3: key_not_supported is a problem document with status 400
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         idempotency_strict_methods on;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /owned {
-        idempotency_scope $http_authorization;
+--- more_headers
+Idempotency-Key: k
+--- exchange
+GET /x => 400 key_not_supported
+--- response_headers eval
+["X-Status: INVALID\nX-Error: key_not_supported\n! Retry-After\n! Link"]
+--- executions: 0
+
+
+
+=== TEST 4: scope_missing is a problem document with status 400
+--- config
+    idempotency on;
+    idempotency_scope $http_authorization;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         idempotency_required on;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /small {
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x => 400 scope_missing
+--- response_headers eval
+["X-Status: INVALID\nX-Error: scope_missing\n! Retry-After\n! Link"]
+--- executions: 0
+
+
+
+=== TEST 5: outcome_unknown is a problem document with status 409
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | do=die=before => 502
+POST /x                 => 409 outcome_unknown
+--- no_error_log
+[alert]
+[crit]
+--- response_headers eval
+["", "X-Status: UNKNOWN\nX-Error: outcome_unknown\n! Retry-After\n! Link"]
+--- executions: 1
+
+
+
+=== TEST 6: response_not_kept is a problem document with status 409
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         idempotency_max_response 100;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /full {
-        idempotency tiny;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /full-retry {
-        idempotency tiny;
-        idempotency_retry_after 2500ms;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /full-pass {
-        idempotency tiny;
-        idempotency_store_failure pass;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /room {
-        idempotency tiny_too;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | do=size=200 => 201 run 1
+POST /x               => 409 response_not_kept
+--- response_headers eval
+["", "X-Status: NOT_KEPT\nX-Error: response_not_kept\n! Retry-After\n! Link"]
+--- executions: 1
 
-    location /retry/0 {
-        idempotency_retry_after 0;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /retry/200ms {
-        idempotency_retry_after 200ms;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /retry/1500ms {
-        idempotency_retry_after 1500ms;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location /retry/1m {
-        idempotency_retry_after 1m;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
 
-    location /other-status {
-        idempotency_error in_progress 425;
+
+=== TEST 7: key_reused is a problem document with status 422
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422 key_reused
+--- response_headers eval
+["", "X-Status: REUSED\nX-Error: key_reused\n! Retry-After\n! Link"]
+--- executions: 1
+
+
+
+=== TEST 8: idempotency_error gives a code another status
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_error key_reused 409;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 409 key_reused
+--- executions: 1
+
+
+
+=== TEST 9: idempotency_error leaves other codes their status
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
         idempotency_error key_reused 409;
         idempotency_required on;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /docs {
+--- exchange
+POST /x => 400 key_missing
+--- executions: 0
+
+
+
+=== TEST 10: idempotency_docs is the type of a refusal and linked from it, not from a replay
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
         idempotency_docs https://docs.example/keys;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422 key_reused
+POST /x                => 201 replay of 1
+--- response_headers eval
+["! Link", 'Link: <https://docs.example/keys>; rel="describedby"', "! Link"]
+--- response_body_like eval
+["", '"type":"https://docs.example/keys"', ""]
+--- executions: 1
 
-    location /shaped/uri {
+
+
+=== TEST 11: error_page to a URI reshapes a refusal
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         error_page 400 409 422 /page;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /shaped/named {
+    location = /page {
+        internal;
+        return 200 "page for $idempotency_error";
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422
+POST /x                => 201 replay of 1
+--- response_headers eval
+["! X-Error", "X-Error: key_reused", "! X-Error"]
+--- response_body_like eval
+["", "^page for key_reused\$", ""]
+--- executions: 1
+
+
+
+=== TEST 12: error_page to a named location reshapes a refusal
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         error_page 400 409 422 @page;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /shaped/status {
+    location @page {
+        return 200 "page for $idempotency_error";
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422
+POST /x                => 201 replay of 1
+--- response_headers eval
+["! X-Error", "X-Error: key_reused", "! X-Error"]
+--- response_body_like eval
+["", "^page for key_reused\$", ""]
+--- executions: 1
+
+
+
+=== TEST 13: error_page to a URI with another status reshapes a refusal
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         error_page 400 409 422 =418 /page;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /shaped/proxied {
+    location = /page {
+        internal;
+        return 200 "page for $idempotency_error";
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 418
+POST /x                => 201 replay of 1
+--- response_headers eval
+["! X-Error", "X-Error: key_reused", "! X-Error"]
+--- response_body_like eval
+["", "^page for key_reused\$", ""]
+--- executions: 1
+
+
+
+=== TEST 14: error_page to a proxied location reshapes a refusal
+--- config
+    idempotency on;
+    idempotency_scope none;
+    add_header X-Status "$idempotency_status" always;
+    add_header X-Error "$idempotency_error" always;
+    location / {
         error_page 400 409 422 /errors/page;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-    location /shaped/elsewhere {
-        error_page 500 /page;
-        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
-    }
-    location = /page { internal; return 200 "page for $idempotency_error"; }
-    location @page { return 200 "page for $idempotency_error"; }
     location /errors/ {
         internal;
         proxy_set_header X-Behaviour "status=200&body=$idempotency_error";
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-}
-CONF
-retry_against($ng);
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422
+POST /x                => 201 replay of 1
+--- response_headers eval
+["! X-Error", "X-Error: key_reused", "! X-Error"]
+--- response_body_like eval
+["", "^key_reused\$", ""]
+--- executions: 1
 
-my @ONCE_EACH = ('key_missing', 'key_invalid', 'key_not_supported',
-    'scope_missing', 'in_progress', 'outcome_unknown', 'response_not_kept',
-    'key_reused', 'store_unavailable');
 
-my %STATUS = (
-    key_missing => 400, key_invalid => 400, key_not_supported => 400,
-    scope_missing => 400, in_progress => 409, outcome_unknown => 409,
-    response_not_kept => 409, key_reused => 422, store_unavailable => 503,
-);
-my %VARIABLE = (
-    (map { $_ => 'INVALID' } grep {/^(?:key_[min]|scope)/} @ONCE_EACH),
-    in_progress => 'IN_PROGRESS', outcome_unknown => 'UNKNOWN',
-    response_not_kept => 'NOT_KEPT', key_reused => 'REUSED',
-    store_unavailable => 'STORE_ERROR',
-);
-my %GRPC = (
-    key_missing => 3, key_invalid => 3, key_not_supported => 3,
-    scope_missing => 3, in_progress => 10, outcome_unknown => 9,
-    response_not_kept => 9, key_reused => 9, store_unavailable => 14,
-);
 
-# What is refused by each code, after what has gone before.
-my %REFUSED = (
-    key_missing       => ['/required', key => undef],
-    key_invalid       => ['/x', key => '"unclosed'],
-    key_not_supported => ['/strict', method => 'GET'],
-    scope_missing     => ['/owned'],
-    in_progress       => ['/x'],
-    outcome_unknown   => ['/x'],
-    response_not_kept => ['/small'],
-    key_reused        => ['/x', body => 'another'],
-    store_unavailable => ['/full'],
-);
-
-my ($running, $barrier);
-
-# Left to run until let_go().
-sub run_on ($uri) {
-    $barrier = $ng->path('barrier-' . claim_key());
-    $running = start_write($uri, do => "barrier=$barrier");
-    wait_until(sub { executions() == 1 }, 5, 'the run');
-}
-
-sub let_go {
-    open my $file, '>', $barrier or die "$barrier: $!\n";
-    my $first = $running->response;
-    undef $running;
-    return $first;
-}
-
-my %BEFORE = (
-    in_progress       => sub { run_on('/x') },
-    outcome_unknown   => sub { write_to('/x', do => 'die=before') },
-    response_not_kept => sub { write_to('/small', do => 'size=200') },
-    key_reused        => sub { write_to('/x') },
-    store_unavailable => sub { fill('/full') },
-);
-
-my %full;
-
-# Nothing leaves a full store, so that once is enough.
-sub fill ($uri) {
-    for (my $n = 1; $n < 5000 && !$full{$uri}; $n++) {
-        my $answer = write_to($uri, key => "filler-$n");
-        $full{$uri} = $answer->{status} != 201;
+=== TEST 15: error_page for other statuses leaves a refusal alone
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        error_page 500 /page;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-}
-
-sub prepare ($code) { $BEFORE{$code}->() if $BEFORE{$code} }
-
-sub clear_up { let_go() if $running }
-
-sub is_problem ($response, $code, $status = $STATUS{$code}) {
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-    is_refused($response, $code, $status);
-    is(header($response, 'Content-Type'), 'application/problem+json',
-        'it is a problem document');
-    my $problem = problem($response);
-    is($problem->{status}, $status, 'which has the status');
-    like($problem->{$_} // '', qr/\S/, "and a $_") for qw(type title detail);
-}
-
-# ---- each of them ---------------------------------------------------------
-
-for my $code (@ONCE_EACH) {
-    claim "$code is a problem document with status $STATUS{$code}" => sub {
-        prepare($code);
-        my $before = ledger_count();
-        my ($uri, @how) = @{ $REFUSED{$code} };
-        my $answer = write_to($uri, @how);
-        is_problem($answer, $code);
-        is(header($answer, 'X-Status'), $VARIABLE{$code}, 'the status variable');
-        is(header($answer, 'X-Error'), $code, 'the error variable');
-        my $retry_after = $code =~ /in_progress|store/ ? 1 : undef;
-        is(header($answer, 'Retry-After'), $retry_after, 'Retry-After');
-        is(header($answer, 'Idempotent-Replayed'), undef, 'it is no replay');
-        is(header($answer, 'Link'), undef, 'no Link');
-        is(ledger_count(), $before, 'nothing is executed');
-        clear_up();
-    };
-
-    claim "$code is told to a gRPC client by status $GRPC{$code}" => sub {
-        prepare($code);
-        my $before = ledger_count();
-        my ($uri, %how) = @{ $REFUSED{$code} };
-        my $key = exists $how{key} ? $how{key} : claim_key();
-        my $answer = Http2->new($ng->port(2))->request(
-            $how{method} // 'POST', $uri, body => $how{body} // '{"amount":1}',
-            headers => ['content-type' => 'application/grpc', te => 'trailers',
-                defined $key ? ('idempotency-key' => $key) : ()]);
-        is($answer->{status}, 200, 'the HTTP status is 200');
-        is(header($answer, 'Content-Type'), 'application/grpc', 'the type');
-        is(header($answer, 'grpc-status'), $GRPC{$code}, 'the gRPC status');
-        like(header($answer, 'grpc-message') // '', qr/\S/, 'a message');
-        is(header($answer, 'idempotency-error'), $code, 'the code');
-        ok($answer->{complete}, 'the answer is whole');
-        is($answer->{body}, '', 'without a message of its own');
-        is_deeply($answer->{trailers}, {}, 'and without other trailers');
-        is(ledger_count(), $before, 'nothing is executed');
-        clear_up();
-    };
-}
-
-claim 'a refusal to a HEAD has no body, and the connection goes on' => sub {
-    my $conn = Http1->new($ng->port);
-    my @keep = (Connection => 'keep-alive');
-    $conn->send('HEAD', '/strict',
-        headers => [@keep, 'Idempotency-Key' => claim_key()]);
-    is($conn->response->{status}, 400, 'it is refused');
-    $conn->send('GET', '/strict', headers => \@keep);
-    is($conn->response->{status}, 200, 'the next request is served');
-};
-
-claim 'gRPC with a message format is gRPC too' => sub {
-    my $answer = Http2->new($ng->port(2))->request('POST', '/required',
-        headers => ['content-type' => 'application/grpc+proto'], body => 'x');
-    is(header($answer, 'grpc-status'), 3, 'the gRPC status');
-};
-
-# ---- settings -------------------------------------------------------------
-
-for my $case (['0', 1], ['200ms', 1], ['1500ms', 2], ['1m', 60]) {
-    my ($time, $seconds) = @$case;
-    claim "idempotency_retry_after $time is told as $seconds" => sub {
-        my $uri = "/retry/$time";
-        run_on($uri);
-        my $answer = write_to($uri);
-        is_problem($answer, 'in_progress');
-        is(header($answer, 'Retry-After'), $seconds, 'Retry-After');
-        let_go();
-    };
-}
-
-claim 'idempotency_retry_after is told by a full store too' => sub {
-    fill('/full');
-    my $answer = write_to('/full-retry');
-    is_problem($answer, 'store_unavailable');
-    is(header($answer, 'Retry-After'), 3, 'Retry-After');
-};
-
-claim 'idempotency_error gives a code another status' => sub {
-    run_on('/other-status');
-    my $answer = write_to('/other-status');
-    is_problem($answer, 'in_progress', 425);
-    is(header($answer, 'Retry-After'), 1, 'Retry-After');
-    is_problem(write_to('/other-status', body => 'another'), 'key_reused', 409);
-    is_problem(write_to('/other-status', key => undef), 'key_missing');
-    let_go();
-};
-
-claim 'idempotency_docs is linked and is the type' => sub {
-    write_to('/docs');
-    my $answer = write_to('/docs', body => 'another');
-    is_problem($answer, 'key_reused');
-    is(header($answer, 'Link'),
-        '<https://docs.example/keys>; rel="describedby"', 'Link');
-    is(problem($answer)->{type}, 'https://docs.example/keys', 'type');
-    is(header(write_to('/docs'), 'Link'), undef, 'a replay has no Link');
-};
-
-# ---- error_page -----------------------------------------------------------
-
-for my $case (
-    ['a URI', '/shaped/uri', 422], ['a named location', '/shaped/named', 422],
-    ['a URI with another status', '/shaped/status', 418],
-) {
-    my ($what, $uri, $status) = @$case;
-    claim "error_page to $what reshapes a refusal" => sub {
-        my $first = write_to($uri);
-        my $answer = write_to($uri, body => 'another');
-        is($answer->{status}, $status, 'the status');
-        is($answer->{body}, 'page for key_reused', 'the page knows the code');
-        is(header($answer, 'X-Error'), 'key_reused', 'and so does the variable');
-        is_replay(write_to($uri), $first);
-        is(executions(), 1, 'executions');
-    };
-}
-
-claim 'a reshaped in_progress still says when to retry' => sub {
-    run_on('/shaped/uri');
-    my $answer = write_to('/shaped/uri');
-    is($answer->{status}, 409, 'the status');
-    is($answer->{body}, 'page for in_progress', 'the page');
-    is(header($answer, 'Retry-After'), 1, 'Retry-After');
-    let_go();
-};
-
-claim 'error_page to a proxied location reshapes a refusal' => sub {
-    my $first = write_to('/shaped/proxied');
-    my $answer = write_to('/shaped/proxied', body => 'another');
-    is($answer->{status}, 422, 'the status');
-    is($answer->{body}, 'key_reused', 'the page knows the code');
-    is_replay(write_to('/shaped/proxied'), $first);
-    is(executions(), 1, 'executions');
-};
-
-claim 'error_page for other statuses leaves a refusal alone' => sub {
-    write_to('/shaped/elsewhere');
-    is_problem(write_to('/shaped/elsewhere', body => 'another'), 'key_reused');
-};
-
-claim 'a gRPC client is told by status whatever error_page says' => sub {
-    write_to('/shaped/uri');
-    my $answer = Http2->new($ng->port(2))->request('POST', '/shaped/uri',
-        headers => ['content-type' => 'application/grpc',
-            'idempotency-key' => claim_key()], body => 'another');
-    is($answer->{status}, 200, 'the HTTP status is 200');
-    is(header($answer, 'grpc-status'), 9, 'the gRPC status');
-};
-
-# ---- no trace -------------------------------------------------------------
-
-claim 'a refused duplicate does not disturb the run' => sub {
-    run_on('/x');
-    is_refused(write_to('/x'), 'in_progress') for 1 .. 2;
-    is_refused(write_to('/x', body => 'another'), 'key_reused', 422);
-    my $first = let_go();
-    is($first->{status}, 201, 'the run ends well');
-    is_replay(write_to('/x'), $first);
-    is(executions(), 1, 'executions');
-};
-
-claim 'a reused key leaves the stored response as it was' => sub {
-    my $first = write_to('/x');
-    is_refused(write_to('/x', body => 'another'), 'key_reused', 422) for 1 .. 2;
-    is_replay(write_to('/x'), $first);
-    is(executions(), 1, 'executions');
-};
-
-for my $case (
-    ['outcome_unknown', '/x', 'die=before'],
-    ['response_not_kept', '/small', 'size=200'],
-) {
-    my ($code, $uri, $do) = @$case;
-    claim "$code is answered again and again" => sub {
-        write_to($uri, do => $do);
-        is_refused(write_to($uri), $code) for 1 .. 3;
-        is_refused(write_to($uri, body => 'another'), 'key_reused', 422);
-        is_refused(write_to($uri), $code);
-        is(executions(), 1, 'executions');
-    };
-}
-
-claim 'a refused scope or method does not take the key' => sub {
-    my @owner = (headers => [Authorization => 'Bearer a']);
-    is_refused(write_to('/owned'), 'scope_missing', 400);
-    is_rerun(write_to('/owned', @owner));
-    is_refused(write_to('/strict', method => 'GET'), 'key_not_supported', 400);
-    is_rerun(write_to('/strict'));
-    is(executions(), 2, 'executions');
-};
-
-# ---- a full store ---------------------------------------------------------
-
-claim 'a full store refuses new keys and forgets none it has' => sub {
-    my $uri = '/room';
-    my (@kept, $refused);
-    for my $n (1 .. 5000) {
-        my $answer = write_to($uri, key => "room-$n");
-        $refused = $answer, last if $answer->{status} != 201;
-        push @kept, $answer;
+    location = /page {
+        internal;
+        return 200 "page for $idempotency_error";
     }
-    cmp_ok(scalar @kept, '>', 10, 'it took some');
-    is_problem($refused, 'store_unavailable');
-    my $key = 'room-' . (@kept + 1);
-    is(ledger_count(key => $key), 0, 'what it refused was not executed');
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422 key_reused
+--- executions: 1
 
-    my @answers = map { write_to($uri, key => "room-$_") } 1 .. @kept;
-    is(scalar(grep { header($_, 'X-Status') !~ /^(?:REPLAY|NOT_KEPT)$/ } @answers),
-        0, 'what it took is known');
-    is(header($answers[0], 'X-Status'), 'REPLAY', 'the oldest is replayed');
-    is_replay($answers[0], $kept[0]);
-    is(ledger_count(uri => $uri), scalar @kept, 'each was executed once');
-};
 
-claim 'a full store is passed by where the operator chose so' => sub {
-    fill('/full');
-    for my $n (1, 2) {
-        my $answer = write_to('/full-pass');
-        is_rerun($answer);
-        is(header($answer, 'X-Status'), 'STORE_ERROR', 'the status variable');
-        is(executions(), $n, 'it is run unprotected');
+
+=== TEST 16: a reused key leaves the stored response as it was
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
-};
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                => 201 run 1
+POST /x | body=another => 422 key_reused
+POST /x | body=another => 422 key_reused
+POST /x                => 201 replay of 1
+--- executions: 1
 
-ok($ng->stop, 'nginx leaves when asked');
-$ng->check_logs;
 
-done_testing();
+
+=== TEST 17: outcome_unknown is answered again and again
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | do=die=before => 502
+POST /x                 => 409 outcome_unknown
+POST /x                 => 409 outcome_unknown
+POST /x                 => 409 outcome_unknown
+POST /x | body=another  => 422 key_reused
+POST /x                 => 409 outcome_unknown
+--- no_error_log
+[alert]
+[crit]
+--- executions: 1
+
+
+
+=== TEST 18: response_not_kept is answered again and again
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_max_response 100;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x | do=size=200  => 201 run 1
+POST /x                => 409 response_not_kept
+POST /x                => 409 response_not_kept
+POST /x                => 409 response_not_kept
+POST /x | body=another => 422 key_reused
+POST /x                => 409 response_not_kept
+--- executions: 1
+
+
+
+=== TEST 19: a refused scope does not take the key
+--- config
+    idempotency on;
+    location / {
+        idempotency_scope $http_authorization;
+        idempotency_required on;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+POST /x                           => 400 scope_missing
+POST /x | Authorization: Bearer a => 201 run 1
+--- executions: 1
+
+
+
+=== TEST 20: a refused method does not take the key
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_strict_methods on;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- exchange
+GET /x  => 400 key_not_supported
+POST /x => 201 run 1
+--- executions: 1

@@ -1,17 +1,12 @@
 # JSON-RPC: a retry is the same call whatever its id, and its replay answers
 # under the retry's own id.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
 use Http2;
-use Ledger;
+use Keyed;
+use Ledger qw(:DEFAULT escape);
 use Nginx;
 
 my $PASS = 'proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;';
@@ -57,8 +52,6 @@ my $key;
 
 sub fresh { return $key = 'k' . ++$keys }
 
-sub escape ($text) { return $text =~ s/([^A-Za-z0-9_.~-])/sprintf '%%%02X', ord $1/ger }
-
 # A request with this id as it is spelled; undef: a notification.
 sub call ($id, $method = 'pay', $params = '{"amount":1}') {
     my $own = defined $id ? qq("id":$id,) : '';
@@ -76,17 +69,8 @@ sub answer ($body, %opt) {
 }
 
 sub ask ($uri, $body, %opt) {
-    my @headers = ('Idempotency-Key' => $key, 'Content-Type' => $opt{type} // 'application/json',
-        @{ $opt{headers} // [] });
-    push @headers, 'X-Behaviour' => $opt{do} if defined $opt{do};
-    return request($ng->port, 'POST', $uri, headers => \@headers, body => $body,
-        chunked => $opt{chunked});
-}
-
-sub told ($got) {
-    my ($code) = $got->{body} =~ /"code":"(\w+)"/;
-    return 'replay' if $got->{headers}{'idempotent-replayed'};
-    return $code ? "$got->{status} $code" : $got->{status} // 'nothing';
+    my @headers = ('Content-Type' => $opt{type} // 'application/json', @{ $opt{headers} // [] });
+    return post($ng->port, $key, %opt, uri => $uri, body => $body, headers => \@headers);
 }
 
 # All that a replay has in common with the response it repeats.
@@ -105,7 +89,7 @@ sub replays ($claim, $uri, $first, $retry, $answer, $wanted, %opt) {
     my $one = ask($uri, $first, %opt, do => answer($answer, %answer));
     my $two = ask($uri, $retry, %opt);
     is($one->{body}, $answer, "$claim: the first answer is not touched");
-    is_deeply([told($two), $two->{body}], ['replay', $wanted], "$claim: the replay");
+    is_deeply([said($two, number => 0), $two->{body}], ["$one->{status} replayed", $wanted], "$claim: the replay");
     is_deeply(rest_of($two), rest_of($one), "$claim: all else is the same");
     my $length = $two->{headers}{'content-length'};
     is($length->[0], length $wanted, "$claim: its length") if $one->{headers}{'content-length'};
@@ -115,7 +99,7 @@ sub replays ($claim, $uri, $first, $retry, $answer, $wanted, %opt) {
 sub tells ($claim, $wanted, $executed, @requests) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
     fresh();
-    my @got = map { told(ask(@$_)) } @requests;
+    my @got = map { said(ask(@$_), number => 0) } @requests;
     is_deeply([@got, ledger_count(key => $key)], [@$wanted, $executed], $claim);
 }
 
@@ -163,7 +147,7 @@ for my $where ('/held/x', '/streamed/x', '/mirrored/x') {
     fresh();
     my @large = map {'{"jsonrpc":"2.0","result":"' . 'y' x 300_000 . qq(","id":$_})} 1, '"another"';
     my @got = map { ask($where, $_, do => 'echo=1') } @large;
-    is(told($got[1]), 'replay', "$where, a large answer");
+    is(said($got[1], number => 0), '201 replayed', "$where, a large answer");
     ok($got[$_]{body} eq $large[$_], "$where, a large answer: id $_") for 0, 1;
     is(ledger_count(key => $key), 1, "$where, a large answer: one execution");
 }
@@ -176,13 +160,13 @@ tells('other arguments are another call', [201, '422 key_reused'], 1,
     ['/held/x', call(1)], ['/held/x', call(1, 'pay', '{"amount":2}')]);
 tells('only the outermost id is left out', [201, '422 key_reused'], 1,
     ['/held/x', call(1, 'pay', '{"id":1}')], ['/held/x', call(1, 'pay', '{"id":2}')]);
-tells('another order of members is the same call', [201, 'replay'], 1,
+tells('another order of members is the same call', [201, '201 replayed'], 1,
     ['/held/x', '{"jsonrpc":"2.0","id":1,"method":"m"}'],
     ['/held/x', '{"method":"m","id":2,"jsonrpc":"2.0"}']);
-tells('excluded members beside the id', [201, 'replay', '422 key_reused'], 1,
+tells('excluded members beside the id', [201, '201 replayed', '422 key_reused'], 1,
     map { ['/excluding/x', $_] } call(1, 'm', '{"a":1,"_meta":{"progressToken":1}}'),
     call(2, 'm', '{"a":1,"_meta":{"progressToken":2}}'), call(2, 'm', '{"a":2}'));
-tells('an id twice counts as bytes', [201, 'replay', '422 key_reused'], 1, map { ['/held/x', $_] }
+tells('an id twice counts as bytes', [201, '201 replayed', '422 key_reused'], 1, map { ['/held/x', $_] }
     ('{"id":1,"id":2,"method":"m"}') x 2, '{"id":1,"id":3,"method":"m"}');
 tells('of another type it counts as bytes', [201, '422 key_reused'], 1,
     map { ['/held/x', call($_), type => 'text/plain'] } 1, 2);
@@ -240,7 +224,7 @@ for my $where ('/held/x', '/streamed/x') {
     replays('a batch that gets one answer', '/held/x', $batch, $batch, result(1), result(1));
     tells('a batch with other ids', [201, '422 key_reused'], 1,
         ['/held/x', $batch], ['/held/x', $batch =~ s/"id":1/"id":3/r]);
-    tells('a batch counts as bytes', [201, '422 key_reused', 'replay'], 1,
+    tells('a batch counts as bytes', [201, '422 key_reused', '201 replayed'], 1,
         ['/held/x', $batch], ['/held/x', " $batch"], ['/held/x', $batch, type => 'text/plain']);
     my $errors = '[' . failure(1) . ']';
     replays('errors in a batch are kept', '/held/x', $batch, $batch, $errors, $errors);
@@ -289,8 +273,8 @@ sub released ($claim, $uri, $do, @more) {
     fresh();
     my @got = (ask($uri, call(1), do => $do, @more), ask($uri, call(2), do => $again, @more),
         ask($uri, call(3), @more));
-    is_deeply([map({ told($_) } @got), $got[1]{body}, $got[2]{body}, ledger_count(key => $key)],
-        [200, 200, 'replay', result(2), result(3), 2], "released: $claim");
+    is_deeply([map({ said($_, number => 0) } @got), $got[1]{body}, $got[2]{body}, ledger_count(key => $key)],
+        [200, 200, '200 replayed', result(2), result(3), 2], "released: $claim");
 }
 
 for my $where ('/held/x', '/streamed/x', '/mirrored/x', '/errors-kept/x', '/agnostic/x') {
@@ -326,13 +310,13 @@ tells('an answer that is too large to be looked at is not kept', [200, '409 resp
     fresh();
     my @got = (ask('/held/x', call(1), do => answer(failure(1), more => 'truncate=1')),
         ask('/held/x', call(2)));
-    is_deeply([map({ told($_) } @got), ledger_count(key => $key)], [502, '409 outcome_unknown', 1],
+    is_deeply([map({ said($_, number => 0) } @got), ledger_count(key => $key)], [502, '409 outcome_unknown', 1],
         'half an error is no word');
 }
 
 # ---- without it -----------------------------------------------------------
 
-tells('off: another id is another request', [200, '422 key_reused', 'replay'], 1,
+tells('off: another id is another request', [200, '422 key_reused', '200 replayed'], 1,
     ['/off/x', call(1), do => answer(result(1))], ['/off/x', call(2)], ['/off/x', call('1.0')]);
 replays('off: nothing is rewritten', '/off/x', call(1), call('1.0'), result(1), result(1));
 replays('off: errors are kept', '/off/x', call(1), call(1), failure(1), failure(1));
@@ -350,7 +334,7 @@ replays('off: errors are kept', '/off/x', call(1), call(1), failure(1), failure(
     my @got = map { request($ng->port, 'POST', '/mcp/x', body => $_, headers => [@json,
         'X-Behaviour' => answer($sse->(1), type => 'text/event-stream')]) }
         $tool->(1, 5), $tool->('"b"', 5), $tool->(3, 6);
-    is_deeply([map { told($_) } @got], [200, 'replay', '422 key_reused'], 'MCP: run, replayed, refused');
+    is_deeply([map { said($_, number => 0) } @got], [200, '200 replayed', '422 key_reused'], 'MCP: run, replayed, refused');
     is($got[1]{body}, $sse->('"b"'), 'MCP: the retry gets its own id');
     is(ledger_count(uri => '/mcp/x') - $before, 1, 'MCP: one execution');
 }
@@ -361,7 +345,7 @@ replays('off: errors are kept', '/off/x', call(1), call(1), failure(1), failure(
     my @got = map { $h2->request('POST', '/held/h2', body => call($_), headers => [
         'idempotency-key' => $key, 'content-type' => 'application/json',
         'x-behaviour' => answer(result(1))]) } 1, '"second"';
-    is_deeply([map({ told($_) } @got), map { $_->{body} } @got], [200, 'replay', result(1),
+    is_deeply([map({ said($_, number => 0) } @got), map { $_->{body} } @got], [200, '200 replayed', result(1),
         result('"second"')], 'HTTP/2: the retry gets its own id');
     is($got[1]{headers}{'content-length'}[0], length result('"second"'), 'HTTP/2: its length');
     is(ledger_count(key => $key), 1, 'HTTP/2: one execution');

@@ -3,10 +3,7 @@
 # The memory store: what a record outlives, and what happens when there is no
 # room or a worker is killed in the middle of a change.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Digest::SHA qw(sha1_hex);
 use IO::Select;
@@ -37,13 +34,6 @@ CONF
 sub conf ($size, $lines = '') {
     return "idempotency_store s memory:$size;\n"
         . server('PORT', "idempotency s; $lines");
-}
-
-sub pid_of ($response) { return $response->{headers}{'x-pid'}[0] }
-
-sub count_in ($text, $pattern) {
-    my $count = () = $text =~ /$pattern/g;
-    return $count;
 }
 
 # What a retry must see again, byte by byte.
@@ -142,7 +132,7 @@ subtest 'a full zone refuses new keys and forgets none' => sub {
     my $not_kept = grep { said(post($ng->port, $_)) =~ /not_kept/ } keys %$answers;
     cmp_ok($not_kept, '<=', 2, 'and all but the last few replay');
     is(ledger_count(), scalar keys %$answers, 'each was executed once');
-    is(count_in($ng->error_log, qr/zone "idempotency:s" is full/), 1,
+    is(scalar lines_in($ng, qr/zone "idempotency:s" is full/), 1,
         'said once in the log');
     ok($ng->stop, 'stops');
     $ng->check_logs;
@@ -151,11 +141,11 @@ subtest 'a full zone refuses new keys and forgets none' => sub {
 subtest 'a full zone has room again when records expire, without a restart' => sub {
     my $ng = Nginx->start(http =>
         conf('64k', 'idempotency_ttl 200 forever; idempotency_ttl 202 2s;'));
-    my $kept = post($ng->port, 'kept', behaviour => 'status=200');
+    my $kept = post($ng->port, 'kept', do => 'status=200');
     my $full = 0;
     for my $batch (1 .. 20) {
         my @answers = parallel(40, sub ($i) {
-            post_args($ng->port, "short-$batch-$i", behaviour => 'status=202');
+            post_args($ng->port, "short-$batch-$i", do => 'status=202');
         });
         last if $full = grep { $_->{status} == 503 } @answers;
     }
@@ -176,9 +166,9 @@ subtest 'a full zone has room again when records expire, without a restart' => s
 subtest 'a response that does not fit leaves the outcome without it' => sub {
     my $ng = Nginx->start(http => conf('64k'));
     my $large = 'size=200000';
-    my $first = post($ng->port, 'large', behaviour => $large);
+    my $first = post($ng->port, 'large', do => $large);
     is(length $first->{body}, 200_000, 'the client got it');
-    my $retry = post($ng->port, 'large', behaviour => $large);
+    my $retry = post($ng->port, 'large', do => $large);
     is(said($retry), '409 response_not_kept', 'the retry does not');
     my ($location) = @{ $first->{headers}{location} };
     like($retry->{body}, qr/\b201\b/, 'it is told the status');
@@ -186,7 +176,7 @@ subtest 'a response that does not fit leaves the outcome without it' => sub {
     is(said(post($ng->port, 'large', body => 'other')), '422 key_reused',
         'another body is another request');
     is(ledger_count(key => 'large'), 1, 'executed once');
-    is(count_in($ng->error_log, qr/is full, responses are not kept/), 1,
+    is(scalar lines_in($ng, qr/is full, responses are not stored/), 1,
         'said once in the log');
     my $small = post($ng->port, 'small');
     is(said(post($ng->port, 'small')), said($small) . ' replayed',
@@ -197,10 +187,10 @@ subtest 'a response that does not fit leaves the outcome without it' => sub {
 
 subtest 'a full zone says what it refuses and what it drops' => sub {
     my $ng = Nginx->start(http => conf('32k'));
-    post($ng->port, "both-$_", behaviour => 'size=1500') for 1 .. 150;
-    is(count_in($ng->error_log, qr/is full, responses are not kept/), 1,
+    post($ng->port, "both-$_", do => 'size=1500') for 1 .. 150;
+    is(scalar lines_in($ng, qr/is full, responses are not stored/), 1,
         'that responses are not kept, once');
-    is(count_in($ng->error_log, qr/is full, new requests with a key are refused/), 1,
+    is(scalar lines_in($ng, qr/is full, new keys cannot be stored/), 1,
         'that keys are refused, once');
     ok($ng->stop, 'stops');
     $ng->check_logs;
@@ -209,11 +199,11 @@ subtest 'a full zone says what it refuses and what it drops' => sub {
 subtest 'an outcome without its response lasts as long as a 200' => sub {
     my $ng = Nginx->start(http => conf('64k',
         'idempotency_ttl 200 1h; idempotency_ttl 201 1s;'));
-    post($ng->port, 'lasting', behaviour => 'size=200000');
+    post($ng->port, 'lasting', do => 'size=200000');
     post($ng->port, 'passing');
     ok(wait_until(sub { said(post($ng->port, 'passing')) !~ /replayed/ }, 5),
         'a 201 that was kept has lapsed');
-    is(said(post($ng->port, 'lasting', behaviour => 'size=200000')),
+    is(said(post($ng->port, 'lasting', do => 'size=200000')),
         '409 response_not_kept', 'the one that was not kept has not');
     is(ledger_count(key => 'lasting'), 1, 'executed once');
     ok($ng->stop, 'stops');
@@ -294,12 +284,11 @@ subtest 'workers killed at any moment leave no key hanging and none run twice' =
     }
     is_deeply(\@gone, [], 'every acknowledged response still replays');
 
-    my %runs;
-    $runs{$_}++ for map {/ key=(\S+) /} ledger_lines();
-    is_deeply([grep { $runs{$_} > 1 } keys %runs], [], 'no key ran twice');
+    my $runs = runs_by_key();
+    is_deeply([grep { @{ $runs->{$_} } > 1 } keys %$runs], [], 'no key ran twice');
 
     # What nobody heard of is settled too: known, or unknown after its lease.
-    my @open = grep { !$acknowledged{$_} } keys %runs;
+    my @open = grep { !$acknowledged{$_} } keys %$runs;
     sleep 0.6;
     my @stuck = grep {
         said(post($ng->port, $_, uri => keyed_uri($_)))
@@ -308,9 +297,9 @@ subtest 'workers killed at any moment leave no key hanging and none run twice' =
     is_deeply(\@stuck, [], 'no other key hangs');
     like(said(post($ng->port, 'afterwards')), qr/^201 #\d+$/, 'new keys run');
 
-    note(scalar(keys %runs), ' keys, ', scalar @open, ' unheard, locks taken over: ',
-        count_in($ng->error_log, qr/was locked by/), ', mended: ',
-        count_in($ng->error_log, qr/a worker died while it changed/));
+    note(scalar(keys %$runs), ' keys, ', scalar @open, ' unheard, locks taken over: ',
+        scalar lines_in($ng, qr/was locked by/), ', repaired: ',
+        scalar lines_in($ng, qr/repaired after a worker died/));
     ok($ng->stop, 'stops');
     $ng->check_logs(allow => qr/exited on signal 9|shared memory zone .* was locked by/);
 };
@@ -328,7 +317,7 @@ sub time_to_store ($ng, $key, $uri) {
 subtest 'an outcome cut short while it is written costs no room' => sub {
     my $ng = Nginx->start(http => conf('64m', 'idempotency_max_response 64m;'
         . 'idempotency_lease 300ms; idempotency_ttl 200 24h; idempotency_ttl 201 1s;'));
-    my $kept = post($ng->port, 'kept', behaviour => 'status=200&size=20000');
+    my $kept = post($ng->port, 'kept', do => 'status=200&size=20000');
     my $uri = '/k?size=12000000';
     my ($took) = sort { $a <=> $b } map { time_to_store($ng, "cut-0-$_", $uri) } 1 .. 3;
 
@@ -341,15 +330,15 @@ subtest 'an outcome cut short while it is written costs no room' => sub {
         sleep $took * (0.8 + rand 0.3);
         kill KILL => $pid;
         wait_until(sub { my ($new) = $ng->worker_pids; ($new // $pid) != $pid }, 5, 'a worker');
-        my $replay = said(my $got = post($ng->port, 'kept', behaviour => 'status=200'));
+        my $replay = said(my $got = post($ng->port, 'kept', do => 'status=200'));
         push @wrong, "round $rounds: $replay"
             if $replay ne said($kept) . ' replayed' || $got->{body} ne $kept->{body};
-        $hits = count_in($ng->error_log, qr/was locked by/);
+        $hits = scalar lines_in($ng, qr/was locked by/);
         $conn->close;
     }
     is_deeply(\@wrong, [], 'other records are whole all the time');
-    note("$hits of $rounds kills hit a worker that held the lock, mended: ",
-        count_in($ng->error_log, qr/a worker died while it changed/));
+    note("$hits of $rounds kills hit a worker that held the lock, repaired: ",
+        scalar lines_in($ng, qr/repaired after a worker died/));
 
     # Nearly all of the zone for one answer, once the last has expired.
     my ($number, $said) = (0, '');
@@ -359,9 +348,8 @@ subtest 'an outcome cut short while it is written costs no room' => sub {
         ($said = said(post($ng->port, $key, uri => '/k?size=60000000'))) =~ /replayed/;
     }, 8, 'room');
     like($said, qr/^201 #\d+ replayed$/, 'all the room is there');
-    my %runs;
-    $runs{$_}++ for map {/ key=(cut-\S+) /} ledger_lines();
-    is_deeply([grep { $runs{$_} > 1 } keys %runs], [], 'no key ran twice');
+    my $runs = runs_by_key();
+    is_deeply([grep { /^cut-/ && @{ $runs->{$_} } > 1 } keys %$runs], [], 'no key ran twice');
     ok($ng->stop, 'stops');
     $ng->check_logs(allow => qr/exited on signal 9|shared memory zone .* was locked by/);
 };

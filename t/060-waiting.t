@@ -2,10 +2,7 @@
 
 # idempotency_wait: duplicates that wait for the one in flight.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -15,66 +12,11 @@ use Nginx;
 use Http2;
 use Keyed;
 
-# One server for HTTP/1.1, one for HTTP/2, one to look on from.
-sub start_nginx ($lines, %opt) {
-    return Nginx->start(%opt, http => <<"CONF");
-    # Else answered requests count until their clients hang up.
-    lingering_close off;
-    idempotency_scope none;
-    proxy_set_header X-Attempt \$idempotency_attempt;
-    add_header X-Fingerprint \$idempotency_fingerprint always;
-    $lines
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        listen 127.0.0.1:%%PORT2%% http2;
-        location / {
-            idempotency on;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location = /pid { return 200 \$pid; }
-    }
-    server {
-        listen 127.0.0.1:%%PORT3%%;
-        location / { stub_status; access_log off; }
-    }
-CONF
-}
-
-# So many requests are in nginx's hands, hence parked if they are duplicates.
-sub wait_parked ($ng, $count) {
-    return wait_until(sub { under_way($ng->port(3)) >= $count }, 20,
-        "$count requests under way");
-}
-
-sub finish ($ng, %opt) {
-    ok($opt{killed} || wait_until(sub { under_way($ng->port(3)) == 0 }, 5, 'the rest'),
-        'no request is left over');
-    ok($ng->stop, 'stops');
-    $ng->check_logs(%opt{allow});
-}
-
-# An owner that runs behind a gate, and its connection.
-sub start_owner ($ng, $key, %opt) {
-    my $gate = Keyed::Gate->new;
-    my $conn = $opt{conn} // Http1->new($ng->port);
-    my (undef, @arguments) = post_args($ng->port, $key,
-        behaviour => join '&', $gate->closed, $opt{behaviour} // ());
-    $conn->send(@arguments);
-    begun($key) or die "$key does not run\n";
-    return ($gate, $conn);
-}
-
-sub tally (@responses) {
-    my %count;
-    $count{ said($_) }++ for @responses;
-    return \%count;
-}
-
 subtest 'a duplicate in the same worker is woken by the end of the run' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
     my $gate = Keyed::Gate->new;
     my @keys = map {"same-$_"} 1 .. 10;
-    my @owners = map { send_post($ng->port, $_, behaviour => $gate->closed) } @keys;
+    my @owners = map { send_post($ng->port, $_, do => $gate->closed) } @keys;
     begun($_) for @keys;
     my @waiters = map { send_post($ng->port, $_) } @keys;
     wait_parked($ng, 20);
@@ -96,7 +38,7 @@ subtest 'a duplicate in the same worker is woken by the end of the run' => sub {
 subtest 'a duplicate in another worker gets the answer soon' => sub {
     my $ng = start_nginx('idempotency_wait 20s;', workers => 2);
     my @pids = $ng->worker_pids;
-    my ($gate, $owner) = start_owner($ng, 'other',
+    my ($gate, $owner) = start_run($ng->port, 'other',
         conn => connection_to($ng->port, $pids[0]));
     my $waiter = connection_to($ng->port, $pids[1]);
     my (undef, @arguments) = post_args($ng->port, 'other');
@@ -114,7 +56,7 @@ subtest 'a duplicate in another worker gets the answer soon' => sub {
 
 subtest 'a duplicate gives up after its limit, and a later retry replays' => sub {
     my $ng = start_nginx('idempotency_wait 400ms; idempotency_retry_after 3s;');
-    my ($gate, $owner) = start_owner($ng, 'limit');
+    my ($gate, $owner) = start_run($ng->port, 'limit');
     my $early = post($ng->port, 'limit');
     is(said($early), '409 in_progress', 'told to come again');
     is_deeply($early->{headers}{'retry-after'}, ['3'], 'with Retry-After');
@@ -130,7 +72,7 @@ subtest 'a duplicate gives up after its limit, and a later retry replays' => sub
 subtest 'a worker that stood still does not tell what it knew before' => sub {
     my $ng = start_nginx('idempotency_wait 1s;', workers => 2);
     my @pids = $ng->worker_pids;
-    my ($gate, $owner) = start_owner($ng, 'stale', conn => connection_to($ng->port, $pids[0]));
+    my ($gate, $owner) = start_run($ng->port, 'stale', conn => connection_to($ng->port, $pids[0]));
     my $waiter = connection_to($ng->port, $pids[1]);
     my (undef, @arguments) = post_args($ng->port, 'stale');
     $waiter->send(@arguments);
@@ -147,7 +89,7 @@ subtest 'a worker that stood still does not tell what it knew before' => sub {
 
 subtest 'another body does not wait' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
-    my ($gate, $owner) = start_owner($ng, 'body');
+    my ($gate, $owner) = start_run($ng->port, 'body');
     my $other = post($ng->port, 'body', body => 'other');
     is(said($other), '422 key_reused', 'refused');
     cmp_ok($other->{time}, '<', 2, 'at once');
@@ -160,7 +102,7 @@ subtest 'another body does not wait' => sub {
 for my $how (qw(close reset)) {
     subtest "a client that leaves ($how) frees its place" => sub {
         my $ng = start_nginx('idempotency_wait 20s;');
-        my ($gate, $owner) = start_owner($ng, "leave-$how");
+        my ($gate, $owner) = start_run($ng->port, "leave-$how");
         my @waiters = map { send_post($ng->port, "leave-$how") } 1 .. 20;
         wait_parked($ng, 21);
         $waiters[$_ * 2]->$how for 0 .. 9;
@@ -181,10 +123,10 @@ for my $workers (1, 2) {
     subtest "a released key: one waiter runs, the others wait on ($workers workers)" => sub {
         my $ng = start_nginx('idempotency_wait 20s;', workers => $workers);
         my $key = "release-$workers";
-        my ($gate, $owner) = start_owner($ng, $key, behaviour => 'status=500');
+        my ($gate, $owner) = start_run($ng->port, $key, do => 'status=500');
         my $second = Keyed::Gate->new;
         my @waiters = map {
-            send_post($ng->port, $key, behaviour => $second->closed);
+            send_post($ng->port, $key, do => $second->closed);
         } 1 .. 12;
         wait_parked($ng, 13);
         $gate->open;
@@ -204,9 +146,9 @@ for my $workers (1, 2) {
 
 subtest 'a chain of releases: every waiter runs in its turn, one at a time' => sub {
     my $ng = start_nginx('idempotency_wait 20s;', workers => 2);
-    my ($gate, $owner) = start_owner($ng, 'chain', behaviour => 'status=500');
+    my ($gate, $owner) = start_run($ng->port, 'chain', do => 'status=500');
     my @waiters = map {
-        send_post($ng->port, 'chain', behaviour => 'status=500&sleep=0.02');
+        send_post($ng->port, 'chain', do => 'status=500&sleep=0.02');
     } 1 .. 6;
     wait_parked($ng, 7);
     $gate->open;
@@ -221,7 +163,7 @@ subtest 'a chain of releases: every waiter runs in its turn, one at a time' => s
 # An owner in the worker that is killed, waiters in the other one.
 sub kill_owner ($ng, $key, $count) {
     my ($doomed, $other) = $ng->worker_pids;
-    my ($gate, $owner) = start_owner($ng, $key,
+    my ($gate, $owner) = start_run($ng->port, $key,
         conn => connection_to($ng->port, $doomed));
     my @waiters = map { connection_to($ng->port, $other) } 1 .. $count;
     my (undef, @arguments) = post_args($ng->port, $key);
@@ -251,8 +193,7 @@ subtest 'the owner\'s worker dies, outcome released: exactly one waiter runs' =>
     my ($n) = (executions('taken'))[1];
     is_deeply(tally(@responses), { "201 #$n" => 1, "201 #$n replayed" => 7 },
         'the others get its answer');
-    my @attempts = map { / key=taken .*attempt=(\d+)/ ? $1 : () } ledger_lines();
-    is_deeply(\@attempts, [1, 2], 'a first attempt and a second');
+    is_deeply([attempts_of('taken')], [1, 2], 'a first attempt and a second');
     finish($ng, killed => 1, allow => qr/exited on signal 9/);
 };
 
@@ -260,7 +201,7 @@ subtest 'a thousand duplicates of one key cost one run and no busy loop' => sub 
     my ($limit) = Nginx::slurp('/proc/self/limits') =~ /^Max open files\s+(\d+)/m;
     my $count = ($limit // 1e6) > 1200 ? 1000 : 500;
     my $ng = start_nginx('idempotency_wait 60s;');
-    my ($gate, $owner) = start_owner($ng, 'many');
+    my ($gate, $owner) = start_run($ng->port, 'many');
     my @waiters = map { send_post($ng->port, 'many') } 1 .. $count;
     ok(wait_parked($ng, $count + 1), "$count wait");
     my ($pid) = $ng->worker_pids;
@@ -282,7 +223,7 @@ subtest 'many keys at once, each with duplicates in two workers' => sub {
     my @keys = map {"several-$_"} 1 .. 20;
     my @conns = map {
         my $round = $_;
-        map { send_post($ng->port, $_, behaviour => $gate->closed) } @keys;
+        map { send_post($ng->port, $_, do => $gate->closed) } @keys;
     } 1 .. 5;
     wait_parked($ng, 100);
     begun($_) for @keys;
@@ -299,7 +240,7 @@ subtest 'many keys at once, each with duplicates in two workers' => sub {
 
 subtest 'streams of one HTTP/2 connection wait, and leave, on their own' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
-    my ($gate, $owner) = start_owner($ng, 'h2');
+    my ($gate, $owner) = start_run($ng->port, 'h2');
     my $h2 = Http2->new($ng->port(2));
     my @ids = map {
         $h2->send('POST', '/x', headers => ['idempotency-key' => 'h2'], body => 'body');
@@ -316,7 +257,7 @@ subtest 'streams of one HTTP/2 connection wait, and leave, on their own' => sub 
         for 1, 2, 4, 5;
     is(ledger_count(key => 'h2'), 1, 'executed once');
 
-    ($gate, $owner) = start_owner($ng, 'h2-gone');
+    ($gate, $owner) = start_run($ng->port, 'h2-gone');
     $h2->send('POST', '/x', headers => ['idempotency-key' => 'h2-gone'], body => 'body')
         for 1 .. 3;
     wait_parked($ng, 4);
@@ -331,7 +272,7 @@ subtest 'streams of one HTTP/2 connection wait, and leave, on their own' => sub 
 
 subtest 'a request behind a waiting one on the same connection is served after it' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
-    my ($gate, $owner) = start_owner($ng, 'pipe');
+    my ($gate, $owner) = start_run($ng->port, 'pipe');
     my $conn = Http1->new($ng->port);
     my (undef, @arguments) = post_args($ng->port, 'pipe',
         headers => [Connection => 'keep-alive']);
@@ -349,7 +290,7 @@ subtest 'a request behind a waiting one on the same connection is served after i
 
 subtest 'those who wait have fingerprints as any other' => sub {
     my $ng = start_nginx('idempotency_wait 10s;');
-    my ($gate, $conn) = start_owner($ng, 'print');
+    my ($gate, $conn) = start_run($ng->port, 'print');
     my @waiters = map { send_post($ng->port, 'print') } 1 .. 3;
     wait_parked($ng, 4);
     $gate->open;

@@ -3,15 +3,11 @@
 # Clients that leave, at every moment and in every way: the operation runs
 # once, to its end, and a retry gets the stored answer.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-use Ledger;
 use Nginx;
 use Http2;
 use Keyed;
@@ -111,7 +107,7 @@ sub start_client ($case) {
 }
 
 sub headers_of ($case) {
-    return ('idempotency-key' => $case->{key}, 'x-behaviour' => $case->{behaviour} // '');
+    return ('idempotency-key' => $case->{key}, 'x-behaviour' => $case->{do} // '');
 }
 
 sub start_h1 ($case) {
@@ -151,14 +147,6 @@ sub retry_all (@cases) {
         return ($ng->port, 'POST', $case->{uri}, headers => [headers_of($case)],
             body => 'body');
     }, timeout => 30);
-}
-
-sub runs_by_key {
-    my %runs;
-    for (ledger_lines()) {
-        push @{ $runs{$2} }, $1 if /^(\d+) .* key=(\S+) /;
-    }
-    return \%runs;
 }
 
 sub title ($case) { return "$case->{backend}, $case->{mode}, $case->{way}" }
@@ -221,7 +209,7 @@ subtest 'right after the request: it runs once, by then or by the retry' => sub 
 
 subtest 'during the run: it ends, and its answer is stored' => sub {
     my $gate = Keyed::Gate->new;
-    my @cases = cases(['held', 'open'], \@WAYS, behaviour => $gate->closed);
+    my @cases = cases(['held', 'open'], \@WAYS, do => $gate->closed);
     wait_until(sub {
         my $runs = runs_by_key();
         return !grep { !$runs->{ $_->{key} } } @cases;
@@ -243,7 +231,7 @@ for my $what (
     my ($name, $mode, $size, $type) = @$what;
     subtest "during $name: the rest is read without the client" => sub {
         my @cases = cases([$mode], \@WAYS,
-            size => $size, behaviour => "size=$size&type=$type&pieces=5&gap=0.12");
+            size => $size, do => "size=$size&type=$type&pieces=5&gap=0.12");
         wait_answering($_) for @cases;
         leave($_) for @cases;
         check_retries(\@cases, \&stored);
@@ -261,7 +249,7 @@ for my $what (
     subtest "a client that stops reading $name" => sub {
         my $size = 500_000;
         my @cases = cases([$mode], ['fin', 'h2 stream'],
-            size => $size, behaviour => "size=$size&type=$type", window => 1000);
+            size => $size, do => "size=$size&type=$type", window => 1000);
         wait_answering($_) for @cases;
         check_retries(\@cases, \&stored);
         leave($_) for @cases;
@@ -270,7 +258,7 @@ for my $what (
     subtest "a client that stops reading $name and leaves" => sub {
         my $size = 500_000;
         my @cases = cases([$mode], ['fin', 'rst', 'h2 stream', 'h2 fin'],
-            size => $size, behaviour => "size=$size&type=$type", window => 1000);
+            size => $size, do => "size=$size&type=$type", window => 1000);
         wait_answering($_) for @cases;
         let_it_see();
         leave($_) for @cases;

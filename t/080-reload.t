@@ -2,10 +2,7 @@
 
 # Reload, graceful quit and fast exit while requests run or wait.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -15,56 +12,9 @@ use Nginx;
 use Http2;
 use Keyed;
 
-sub conf ($lines) {
-    return <<"CONF";
-    idempotency_scope none;
-    add_header X-Pid \$pid always;
-    # Else a worker that quits waits for clients to hang up.
-    lingering_close off;
-    $lines
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        listen 127.0.0.1:%%PORT2%% http2;
-        location / {
-            idempotency on;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location /open {
-            idempotency on;
-            idempotency_hold off;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-    }
-    server {
-        listen 127.0.0.1:%%PORT3%%;
-        location / { stub_status; access_log off; }
-    }
-CONF
-}
-
-sub start_nginx ($lines, %opt) {
-    return Nginx->start(http => conf($lines), %opt);
-}
-
-sub start_owner ($ng, $key, %opt) {
-    my $gate = Keyed::Gate->new;
-    my $conn = send_post($ng->port, $key, behaviour => $gate->closed, %opt);
-    begun($key) or die "$key does not run\n";
-    return ($gate, $conn);
-}
-
-sub wait_parked ($ng, $count) {
-    return wait_until(sub { under_way($ng->port(3)) >= $count }, 20,
-        "$count requests under way");
-}
-
-sub pid_of ($response) { return $response->{headers}{'x-pid'}[0] }
-
-sub is_gone ($pid) { return !-e "/proc/$pid/exe" || !kill 0, $pid }
-
 subtest 'a run that a reload meets is ended and stored by the old worker' => sub {
     my $ng = start_nginx('');
-    my ($gate, $conn) = start_owner($ng, 'run');
+    my ($gate, $conn) = start_run($ng->port, 'run');
     my ($old) = $ng->worker_pids;
     ok($ng->reload, 'reloaded');
     is(said(post($ng->port, 'run')), '409 in_progress', 'the new worker knows of it');
@@ -83,7 +33,7 @@ subtest 'a run that a reload meets is ended and stored by the old worker' => sub
 
 subtest 'those who wait in old and new workers are served when the run ends' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
-    my ($gate, $conn) = start_owner($ng, 'wait');
+    my ($gate, $conn) = start_run($ng->port, 'wait');
     my ($old) = $ng->worker_pids;
     my @conns = map { send_post($ng->port, 'wait') } 1 .. 5;
     wait_parked($ng, 6);
@@ -104,9 +54,7 @@ subtest 'those who wait in old and new workers are served when the run ends' => 
 
 subtest 'a waiter in an old worker runs when the owner releases' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
-    my $gate = Keyed::Gate->new;
-    my $owner = send_post($ng->port, 'inherit', behaviour => $gate->closed . '&status=500');
-    begun('inherit');
+    my ($gate, $owner) = start_run($ng->port, 'inherit', do => 'status=500');
     my @waiters = map { send_post($ng->port, 'inherit') } 1 .. 4;
     wait_parked($ng, 5);
     ok($ng->reload, 'reloaded');
@@ -114,10 +62,9 @@ subtest 'a waiter in an old worker runs when the owner releases' => sub {
     wait_parked($ng, 9);
     $gate->open;
     is($owner->response->{status}, 500, 'released');
-    my %said;
-    $said{ said($_) }++ for collect(\@waiters, 15);
+    my $said = tally(collect(\@waiters, 15));
     my $n = (executions('inherit'))[1];
-    is_deeply(\%said, { "201 #$n" => 1, "201 #$n replayed" => 7 }, 'one runs for all');
+    is_deeply($said, { "201 #$n" => 1, "201 #$n replayed" => 7 }, 'one runs for all');
     is(ledger_count(key => 'inherit'), 2, 'executed once more');
     ok($ng->stop, 'stops');
     $ng->check_logs;
@@ -125,7 +72,7 @@ subtest 'a waiter in an old worker runs when the owner releases' => sub {
 
 subtest 'a run without its client goes on in a worker that quits' => sub {
     my $ng = start_nginx('idempotency_wait 20s; idempotency_lease 500ms;');
-    my ($gate, $conn) = start_owner($ng, 'alone');
+    my ($gate, $conn) = start_run($ng->port, 'alone');
     my ($old) = $ng->worker_pids;
     $conn->close;
     ok($ng->reload, 'reloaded');
@@ -145,7 +92,7 @@ subtest 'a run without its client goes on in a worker that quits' => sub {
 for my $uri ('/x', '/open') {
     subtest "a graceful quit lets a run end ($uri)" => sub {
         my $ng = start_nginx('');
-        my ($gate, $conn) = start_owner($ng, "quit$uri", uri => $uri);
+        my ($gate, $conn) = start_run($ng->port, "quit$uri", uri => $uri);
         kill QUIT => $ng->master_pid;
         wait_until(sub { !$ng->worker_pids }, 5, 'the worker to quit');
         $gate->open;
@@ -158,7 +105,7 @@ for my $uri ('/x', '/open') {
 
 subtest 'a graceful quit serves those who wait' => sub {
     my $ng = start_nginx('idempotency_wait 20s;');
-    my ($gate, $conn) = start_owner($ng, 'parked');
+    my ($gate, $conn) = start_run($ng->port, 'parked');
     my @conns = map { send_post($ng->port, 'parked') } 1 .. 5;
     my $h2 = Http2->new($ng->port(2));
     my $id = $h2->send('POST', '/x', headers => ['idempotency-key' => 'parked'],
@@ -178,7 +125,7 @@ subtest 'a graceful quit serves those who wait' => sub {
 
 subtest 'those who wait too long do not keep a quitting worker' => sub {
     my $ng = start_nginx('idempotency_wait 500ms;');
-    my ($gate, $conn) = start_owner($ng, 'short');
+    my ($gate, $conn) = start_run($ng->port, 'short');
     my @conns = map { send_post($ng->port, 'short') } 1 .. 3;
     wait_parked($ng, 4);
     kill QUIT => $ng->master_pid;
@@ -192,7 +139,7 @@ subtest 'those who wait too long do not keep a quitting worker' => sub {
 
 subtest 'worker_shutdown_timeout cuts a run: its outcome is unknown, not free' => sub {
     my $ng = start_nginx('idempotency_wait 20s;', main => 'worker_shutdown_timeout 300ms;');
-    my ($gate, $conn) = start_owner($ng, 'cut');
+    my ($gate, $conn) = start_run($ng->port, 'cut');
     my $waiter = send_post($ng->port, 'cut');
     wait_parked($ng, 2);
     my ($old) = $ng->worker_pids;
@@ -209,7 +156,7 @@ subtest 'worker_shutdown_timeout cuts a run: its outcome is unknown, not free' =
 
 subtest 'a fast exit in the middle of a run crashes nothing' => sub {
     my $ng = start_nginx('idempotency_wait 20s;', workers => 2);
-    my ($gate, $conn) = start_owner($ng, 'term');
+    my ($gate, $conn) = start_run($ng->port, 'term');
     my $waiter = send_post($ng->port, 'term');
     wait_parked($ng, 2);
     ok($ng->stop(signal => 'TERM', timeout => 5), 'nginx leaves at once');
@@ -239,7 +186,7 @@ subtest 'reloads under load: one run for each key, and nothing is left behind' =
         # Each key twice, some of them also in the next round.
         my @some = @keys[$round * 20 .. $round * 20 + 19];
         push @some, @keys[($round - 1) * 20 .. ($round - 1) * 20 + 9] if $round;
-        push @conns, map { [$_, send_post($ng->port, $_, behaviour => 'sleep=0.15')] }
+        push @conns, map { [$_, send_post($ng->port, $_, do => 'sleep=0.15')] }
             @some, @some;
         ok($ng->reload, "reload $round");
     }

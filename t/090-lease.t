@@ -3,41 +3,14 @@
 # Leases: renewed while a run lasts, lost when its worker stands still, and
 # fenced against an owner that comes back.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use IO::Select;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 use Ledger;
 use Nginx;
 use Keyed;
-
-sub start_nginx ($lines, %opt) {
-    return Nginx->start(%opt, http => <<"CONF");
-    idempotency_scope none;
-    proxy_set_header X-Attempt \$idempotency_attempt;
-    proxy_set_header X-Token \$idempotency_token;
-    lingering_close off;
-    $lines
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        location / {
-            idempotency on;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location /open {
-            idempotency on;
-            idempotency_hold off;
-            proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
-        }
-        location = /pid { return 200 \$pid; }
-    }
-CONF
-}
 
 # On a connection that is kept, as new ones may go to a worker that sleeps.
 sub ask ($conn, $key, %opt) {
@@ -47,18 +20,14 @@ sub ask ($conn, $key, %opt) {
     return $opt{later} ? $conn : $conn->response;
 }
 
-sub attempts_of ($key) {
-    return map { / key=\Q$key\E .*attempt=(\d+)/ ? $1 : () } ledger_lines();
-}
-
 # ---- renewal --------------------------------------------------------------
 
 subtest 'a run longer than lease and TTL is in progress all the time' => sub {
     my $ng = start_nginx('idempotency_lease 500ms; idempotency_ttl 1s;');
     my %case = (
-        held => { uri => '/x', behaviour => 'sleep=2.8' },
-        left => { uri => '/x', behaviour => 'sleep=2.8' },
-        open => { uri => '/open', behaviour => 'size=50000&pieces=6&gap=0.55' },
+        held => { uri => '/x', do => 'sleep=2.8' },
+        left => { uri => '/x', do => 'sleep=2.8' },
+        open => { uri => '/open', do => 'size=50000&pieces=6&gap=0.55' },
     );
     for my $key (keys %case) {
         $case{$key}{conn} = send_post($ng->port, $key, %{ $case{$key} });
@@ -91,27 +60,11 @@ subtest 'a run longer than lease and TTL is in progress all the time' => sub {
 # the other worker.
 sub stop_owner ($ng, $key, %opt) {
     my ($stopped, $other) = $ng->worker_pids;
-    my $gate = Keyed::Gate->new;
-    my $owner = connection_to($ng->port, $stopped);
     my ($conn, $third) = map { connection_to($ng->port, $other) } 1 .. 2;
-    ask($owner, $key, later => 1, behaviour => join '&', $gate->closed, $opt{behaviour} // ());
-    begun($key) or die "$key does not run\n";
+    my ($gate, $owner) = start_run($ng->port, $key, %opt, conn => connection_to($ng->port, $stopped),
+        headers => [Connection => 'keep-alive']);
     kill STOP => $stopped;
     return ($owner, $conn, $stopped, $gate, $third);
-}
-
-# Retries until the lease is over and the retry runs; its answer is not read.
-sub take_over ($conn, $key, %opt) {
-    wait_until(sub {
-        ask($conn, $key, %opt, later => 1);
-        # Refused at once, or under way.
-        wait_until(sub {
-            ledger_count(key => $key) == 2 || IO::Select->new($conn->sock)->can_read(0);
-        }, 10, 'an answer or a run');
-        return 1 if ledger_count(key => $key) == 2;
-        $conn->response;
-        return 0;
-    }, 10, 'a successor') or die "nobody takes over $key\n";
 }
 
 subtest 'a worker stands still: the outcome is unknown until it goes on' => sub {
@@ -140,16 +93,15 @@ for my $case (
     ['no answer',  'die=before', qr/^502/],
     )
 {
-    my ($name, $behaviour, $told) = @$case;
+    my ($name, $do, $told) = @$case;
     my $config = 'idempotency_lease 500ms; idempotency_unknown_outcome release;';
 
     subtest "an owner that lost its lease ends with $name after its successor" => sub {
         my $ng = start_nginx($config, workers => 2);
         my $key = "after-$name" =~ s/ /-/gr;
-        my ($owner, $conn, $stopped, $gate) = stop_owner($ng, $key, behaviour => $behaviour);
+        my ($owner, $conn, $stopped, $gate) = stop_owner($ng, $key, do => $do);
         $gate->open;
-        my $second = '';
-        wait_until(sub { ($second = said(ask($conn, $key))) =~ /^201/ }, 10, 'a successor');
+        my $second = wait_said(qr/^201/, sub { ask($conn, $key) });
         my $n = (executions($key))[1] // 0;
         is($second, "201 #$n", 'a retry takes over and runs');
         is_deeply([attempts_of($key)], [1, 2], 'as the second attempt');
@@ -167,10 +119,10 @@ for my $case (
         my $ng = start_nginx($config, workers => 2);
         my $key = "during-$name" =~ s/ /-/gr;
         my ($owner, $conn, $stopped, $gate, $third) =
-            stop_owner($ng, $key, behaviour => $behaviour);
+            stop_owner($ng, $key, do => $do);
         $gate->open;
         my $second_gate = Keyed::Gate->new;
-        take_over($conn, $key, behaviour => $second_gate->closed);
+        take_over($key, sub { ask($conn, $key, later => 1, do => $second_gate->closed) });
         my $n = (executions($key))[1] // 0;
         kill CONT => $stopped;
         like(said($owner->response), $told // qr/^409 in_progress$/,

@@ -3,10 +3,7 @@
 # Many clients at once that retry, disagree and leave: whatever the order, a
 # key that has succeeded never runs again, and all are told the same.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use List::Util qw(max shuffle uniq);
 use Test::More;
@@ -61,11 +58,11 @@ sub uri_of ($key) {
 
 # One of a key's requests, sent; undef if its client has left already.
 sub send_one ($key, $odds) {
-    my $behaviour = sprintf 'sleep=%.3f', rand 0.08;
-    $behaviour .= '&status=500' if rand() < $odds->{fails};
+    my $do = sprintf 'sleep=%.3f', rand 0.08;
+    $do .= '&status=500' if rand() < $odds->{fails};
     my $body = rand() < $odds->{differs} ? 'other' : 'body';
     my @request = ('POST', uri_of($key), body => $body,
-        headers => ['idempotency-key' => $key, 'x-behaviour' => $behaviour]);
+        headers => ['idempotency-key' => $key, 'x-behaviour' => $do]);
 
     if (rand() < $odds->{leaves}) {
         leave_early(@request);
@@ -112,14 +109,6 @@ sub ask_last ($answers, $prefix) {
             said(post($ng->port, $key, uri => uri_of($key), body => $_));
         } qw(body other);
     }
-}
-
-sub runs_by_key {
-    my %runs;
-    for (ledger_lines()) {
-        push @{ $runs{$2} }, $1 if /^(\d+) .* key=(\S+) /;
-    }
-    return \%runs;
 }
 
 sub check ($prefix, $answers, $allowed, $wrong) {

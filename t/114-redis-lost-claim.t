@@ -3,10 +3,7 @@
 # A claim whose answer is lost was refused, though Redis may have granted it:
 # it is given back, so that the retry it asked for can run.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -16,15 +13,13 @@ use Nginx;
 use Keyed;
 use OnRedis;
 use RedisServer;
-use TcpProxy;
 
 redis_only();
 
 my $PARAMS = 'timeout=500ms connect_timeout=1s';
 
 sub start_all (%opt) {
-    my $redis = RedisServer->start;
-    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my ($redis, $proxy) = proxied_redis();
     my $ng = on_redis_nginx($proxy->url, params => $PARAMS, %opt);
     is_back($ng);
     return ($ng, $redis, $proxy);
@@ -52,7 +47,7 @@ my %WAYS = (
         [sub ($redis, $proxy) { $proxy->mode('mute') }, sub ($redis, $proxy) { $proxy->mode('pass') }],
     'whose answer never comes' => [
         sub ($redis, $proxy) { $proxy->mode('mute') },
-        sub ($redis, $proxy) { $proxy->mode('drop'); $proxy->mode('pass') },
+        sub ($redis, $proxy) { $proxy->mode('cut'); $proxy->mode('pass') },
     ],
     'that gets it late' =>
         [sub ($redis, $proxy) { $proxy->mode('stall') }, sub ($redis, $proxy) { $proxy->mode('pass') }],
@@ -76,13 +71,11 @@ for my $way (sort keys %WAYS) {
     subtest "a record that such a claim met is left alone ($way)" => sub {
         my ($ng, $redis, $proxy) = start_all();
         my $done = said(post($ng->port, "$key-done"));
-        my $gate = Keyed::Gate->new;
-        my $conn = send_post($ng->port, "$key-run", behaviour => $gate->closed);
-        begun("$key-run");
-        post($ng->port, "$key-held", behaviour => 'die=before');
+        my ($gate, $conn) = start_run($ng->port, "$key-run");
+        post($ng->port, "$key-held", do => 'die=before');
         $break->($redis, $proxy);
         my @keys = map {"$key-$_"} qw(done run held);
-        is_deeply(all_said(parallel(3, sub ($i) { post_args($ng->port, $keys[$i]) })),
+        is_deeply(tally(parallel(3, sub ($i) { post_args($ng->port, $keys[$i]) })),
             { $REFUSED => 3 }, 'refused');
         $mend->($redis, $proxy);
         is_back($ng);
@@ -112,7 +105,7 @@ subtest 'a claim that reaches Redis when all seems well again is given back too'
     sleep 0.5;
     $proxy->mode('pass');
     ok(wait_until(sub {
-        my @names = @{ $redis->command('KEYS', '*') };
+        my @names = keys_of($redis);
         return grep { ord(substr $redis->command('GET', $_) // '', 1) == 1 } @names;
     }, 3, 'the claim'), 'then it takes effect');
     runs($ng, 'stray');
@@ -124,7 +117,7 @@ subtest 'many claims lost at once, some for the same key' => sub {
     my ($ng, $redis, $proxy) = start_all(workers => 2);
     my @keys = map {"many-$_"} 1 .. 25;
     $redis->freeze;
-    is_deeply(all_said(parallel(100, sub ($i) { post_args($ng->port, $keys[$i % 25]) })),
+    is_deeply(tally(parallel(100, sub ($i) { post_args($ng->port, $keys[$i % 25]) })),
         { $REFUSED => 100 }, 'refused');
     $redis->thaw;
     my %said = map { $_ => runs($ng, $_) } @keys;
@@ -157,8 +150,7 @@ subtest 'a client that leaves before its claim is answered leaves no claim' => s
     $conn->reset;
     sleep 0.3;
     $redis->thaw;
-    my $said = '';
-    wait_until(sub { ($said = said(post($ng->port, 'left'))) =~ /^201/ }, 5, 'an answer');
+    my $said = wait_said(qr/^201/, sub { post($ng->port, 'left') }, 5);
     my ($n) = executions('left');
     like($said, qr/^201 #$n(?: replayed)?$/, 'a retry gets the answer of the one run');
     is_deeply([attempts_of('left')], [1], 'executed once');
@@ -175,7 +167,7 @@ subtest 'a worker that leaves gives back what it can' => sub {
     my $first = runs($ng, 'reload');
     is(said(post($ng->port, 'reload')), "$first replayed", 'and is replayed');
     is(ledger_count(key => 'reload'), 1, 'executed once');
-    ok(wait_until(sub { !-e "/proc/$old/exe" }, 10, 'the worker'), 'the old worker leaves');
+    ok(wait_until(sub { is_gone($old) }, 10, 'the worker'), 'the old worker leaves');
     finish($ng, signal => 'TERM');
 };
 
@@ -183,8 +175,8 @@ subtest 'a worker that leaves is not kept by claims that Redis never got' => sub
     my ($ng, $redis, $proxy) = start_all();
     my $known = said(post($ng->port, 'known'));
     $proxy->mode('stall');
-    is_deeply(all_said(map { post($ng->port, $_) } 'known', 'never'), { $REFUSED => 2 }, 'refused');
-    $proxy->mode('drop');
+    is_deeply(tally(map { post($ng->port, $_) } 'known', 'never'), { $REFUSED => 2 }, 'refused');
+    $proxy->mode('cut');
     $proxy->mode('pass');
     is_back($ng);
     my $began = time;
@@ -194,14 +186,13 @@ subtest 'a worker that leaves is not kept by claims that Redis never got' => sub
 };
 
 subtest 'a lost take-over is given back, and the next is no first attempt' => sub {
-    my $redis = RedisServer->start;
-    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my ($redis, $proxy) = proxied_redis();
     # By script every claim can take over at once.
     $proxy->mode('old');
     my $ng = on_redis_nginx($proxy->url, params => $PARAMS,
         lines => 'idempotency_unknown_outcome release;');
     is_back($ng);
-    like(said(post($ng->port, 'taken', behaviour => 'die=before')), qr/^502/, 'unknown');
+    like(said(post($ng->port, 'taken', do => 'die=before')), qr/^502/, 'unknown');
     $proxy->mode('mute');
     is(said(post($ng->port, 'taken')), $REFUSED, 'refused');
     $proxy->mode('old');
@@ -214,14 +205,13 @@ subtest 'a lost take-over is given back, and the next is no first attempt' => su
 };
 
 subtest 'a lost take-over is not forgotten: where it is held it stays unknown' => sub {
-    my $redis = RedisServer->start;
-    my $proxy = TcpProxy->start($redis->path('redis.sock'));
+    my ($redis, $proxy) = proxied_redis();
     $proxy->mode('old');
     my $ng = on_redis_nginx($proxy->url, params => $PARAMS,
         lines => 'idempotency_unknown_outcome release;');
     my $holds = on_redis_nginx($redis->url);
     is_back($ng);
-    like(said(post($ng->port, 'kept', behaviour => 'die=before')), qr/^502/, 'unknown');
+    like(said(post($ng->port, 'kept', do => 'die=before')), qr/^502/, 'unknown');
     $proxy->mode('mute');
     is(said(post($ng->port, 'kept')), $REFUSED, 'a take-over that is lost');
     $proxy->mode('old');
@@ -242,8 +232,7 @@ subtest 'a claim is taken back from a Redis that stood still longer than its lea
     $redis->thaw;
     is_back($ng);
     # However late the claim took effect: nobody has run it.
-    my $said = '';
-    wait_until(sub { ($said = said(post($ng->port, 'longer'))) =~ /^201/ }, 10, 'a run');
+    my $said = wait_said(qr/^201/, sub { post($ng->port, 'longer') });
     like($said, qr/^201 #\d+$/, 'a retry runs');
     is_deeply([attempts_of('longer')], [1], 'as a first attempt');
     finish($ng, signal => 'TERM');

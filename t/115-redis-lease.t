@@ -2,12 +2,8 @@
 
 # Leases between machines: each nginx is one, and Redis is all they share.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use IO::Select;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -20,31 +16,20 @@ use RedisServer;
 redis_only();
 
 my $redis = RedisServer->start;
-
-sub two_nginx ($lines, %opt) {
-    return map { on_redis_nginx($redis->url, params => 'timeout=2s', lines => $lines, %opt) } 1 .. 2;
-}
-
-# A run that waits for its gate.
-sub start_run ($ng, $key, $behaviour = '') {
-    my $gate = Keyed::Gate->new;
-    my $conn = send_post($ng->port, $key, behaviour => $gate->closed . "&$behaviour");
-    begun($key) or die "$key does not run\n";
-    return ($gate, $conn);
-}
+my @BOTH = ($redis, params => 'timeout=2s');
 
 # As when the machine loses its power: nobody says goodbye.
 sub kill_machine ($ng) {
     my ($master, @workers) = ($ng->master_pid, $ng->worker_pids);
     kill KILL => $master, @workers;
-    wait_until(sub { $ng->reaped && !grep { -e "/proc/$_/exe" } @workers }, 5, 'its end');
+    wait_until(sub { $ng->reaped && !grep { !is_gone($_) } @workers }, 5, 'its end');
 }
 
 # ---- renewal --------------------------------------------------------------
 
 subtest 'a run longer than lease and TTL is in progress for all' => sub {
-    my ($owner, $other) = two_nginx('idempotency_lease 600ms; idempotency_ttl 1s;');
-    my ($gate, $conn) = start_run($owner, 'long');
+    my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 600ms; idempotency_ttl 1s;');
+    my ($gate, $conn) = start_run($owner->port, 'long');
     my (%said, $began) = ();
     $began = time;
     while (time < $began + 2.4) {
@@ -60,8 +45,8 @@ subtest 'a run longer than lease and TTL is in progress for all' => sub {
 };
 
 subtest 'a Redis that stands still for less than the lease ends nobody\'s' => sub {
-    my ($owner, $other) = two_nginx('idempotency_lease 6s;');
-    my ($gate, $conn) = start_run($owner, 'pause');
+    my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 6s;');
+    my ($gate, $conn) = start_run($owner->port, 'pause');
     $redis->freeze;
     # Longer than a command may take.
     sleep 2.5;
@@ -78,8 +63,8 @@ subtest 'a Redis that stands still for less than the lease ends nobody\'s' => su
 # ---- a machine is gone ----------------------------------------------------
 
 subtest 'the owner\'s machine dies: the outcome is unknown when its lease is over' => sub {
-    my ($owner, $other) = two_nginx('idempotency_lease 900ms;');
-    my ($gate) = start_run($owner, 'dies');
+    my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 900ms;');
+    my ($gate) = start_run($owner->port, 'dies');
     kill_machine($owner);
     my (%before, $said);
     wait_until(sub {
@@ -99,22 +84,20 @@ subtest 'the owner\'s machine dies: the outcome is unknown when its lease is ove
 };
 
 subtest 'where that is wanted exactly one of many retries takes over' => sub {
-    my ($owner, $other) = two_nginx(
-        'idempotency_lease 900ms; idempotency_unknown_outcome release;', workers => 2);
-    my ($dies, $third) = two_nginx(
-        'idempotency_lease 900ms; idempotency_unknown_outcome release;');
+    my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 900ms; idempotency_unknown_outcome release;', workers => 2);
+    my ($dies, $third) = two_nginx(@BOTH, lines => 'idempotency_lease 900ms; idempotency_unknown_outcome release;');
     my @keys = map {"over-$_"} 1 .. 10;
     my $gate = Keyed::Gate->new;
-    my @lost = map { send_post($dies->port, $_, behaviour => $gate->closed) } @keys;
+    my @lost = map { send_post($dies->port, $_, do => $gate->closed) } @keys;
     begun($_) for @keys;
     kill_machine($dies);
     my $port = sub ($i) { ($owner, $other, $third)[$i % 3]->port };
-    is_deeply(all_said(map { post($port->($_), $keys[$_]) } 0 .. 9), { '409 in_progress' => 10 },
+    is_deeply(tally(map { post($port->($_), $keys[$_]) } 0 .. 9), { '409 in_progress' => 10 },
         'nobody does before the lease is over');
     sleep 1;
     my $second = Keyed::Gate->new;
     my @conns = map { my $i = $_;
-        map { send_post($port->($_), $keys[$i], behaviour => $second->closed) } 0 .. 11
+        map { send_post($port->($_), $keys[$i], do => $second->closed) } 0 .. 11
     } 0 .. 9;
     begun($_, 2) for @keys;
     # Who is not among them has been refused by now, or runs too.
@@ -123,7 +106,7 @@ subtest 'where that is wanted exactly one of many retries takes over' => sub {
     my @answers = collect(\@conns, 20);
     my @wrong;
     for my $i (0 .. 9) {
-        my $said = all_said(@answers[$i * 12 .. $i * 12 + 11]);
+        my $said = tally(@answers[$i * 12 .. $i * 12 + 11]);
         my @runs = executions($keys[$i]);
         my $n = $runs[1] // 0;
         my %rest = %$said;
@@ -140,16 +123,16 @@ subtest 'where that is wanted exactly one of many retries takes over' => sub {
 # ---- an owner that comes back ---------------------------------------------
 
 # The owner's worker stands still until its lease is over.
-sub stop_owner ($owner, $key, $behaviour) {
+sub stop_owner ($owner, $key, $do) {
     my ($worker) = $owner->worker_pids;
-    my ($gate, $conn) = start_run($owner, $key, $behaviour);
+    my ($gate, $conn) = start_run($owner->port, $key, do => $do);
     kill STOP => $worker;
     $gate->open;
     return ($worker, $conn, $gate);
 }
 
 subtest 'nobody took over: the outcome of an owner that comes back is stored' => sub {
-    my ($owner, $other) = two_nginx('idempotency_lease 700ms;');
+    my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 700ms;');
     my ($worker, $conn, $opened) = stop_owner($owner, 'back', '');
     is(wait_said('409 outcome_unknown', sub { post($other->port, 'back') }), '409 outcome_unknown',
         'it was unknown');
@@ -165,21 +148,13 @@ subtest 'nobody took over: the outcome of an owner that comes back is stored' =>
 for my $case (['an answer', '', qr/^409 in_progress$/], ['a failure', 'status=500', qr/^500 /],
     ['no answer', 'die=before', qr/^502/])
 {
-    my ($name, $behaviour, $told) = @$case;
+    my ($name, $do, $told) = @$case;
     subtest "an owner that comes back with $name does not disturb its successor" => sub {
-        my ($owner, $other) = two_nginx(
-            'idempotency_lease 700ms; idempotency_unknown_outcome release;');
+        my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 700ms; idempotency_unknown_outcome release;');
         my $key = "fenced-$name" =~ s/ /-/gr;
-        my ($worker, $conn, $opened) = stop_owner($owner, $key, $behaviour);
+        my ($worker, $conn, $opened) = stop_owner($owner, $key, $do);
         my $gate = Keyed::Gate->new;
-        my $successor;
-        wait_until(sub {
-            $successor = send_post($other->port, $key, behaviour => $gate->closed);
-            wait_until(sub {
-                ledger_count(key => $key) == 2 || IO::Select->new($successor->sock)->can_read(0);
-            }, 5, 'an answer or a run');
-            return ledger_count(key => $key) == 2;
-        }, 10, 'a successor') or die "nobody takes over\n";
+        my $successor = take_over($key, sub { send_post($other->port, $key, do => $gate->closed) });
         kill CONT => $worker;
         like(said($conn->response), $told, 'its client is not told otherwise than all others');
         is(said(post($other->port, $key)), '409 in_progress', 'the successor runs on');
@@ -197,24 +172,16 @@ for my $case (['an answer', '', qr/^409 in_progress$/], ['a failure', 'status=50
 }
 
 subtest 'an owner that comes back does not renew the lease of its successor' => sub {
-    my ($owner, $other) = two_nginx(
-        'idempotency_lease 700ms; idempotency_unknown_outcome release;');
+    my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 700ms; idempotency_unknown_outcome release;');
     my ($worker) = $owner->worker_pids;
-    my ($gate, $conn) = start_run($owner, 'renews');
+    my ($gate, $conn) = start_run($owner->port, 'renews');
     kill STOP => $worker;
-    my ($second, $successor) = (Keyed::Gate->new);
-    wait_until(sub {
-        $successor = send_post($other->port, 'renews', behaviour => $second->closed);
-        wait_until(sub {
-            ledger_count(key => 'renews') == 2 || IO::Select->new($successor->sock)->can_read(0);
-        }, 5, 'an answer or a run');
-        return ledger_count(key => 'renews') == 2;
-    }, 10, 'a successor') or die "nobody takes over\n";
+    my $second = Keyed::Gate->new;
+    take_over('renews', sub { send_post($other->port, 'renews', do => $second->closed) });
     kill CONT => $worker;
     kill_machine($other);
     # While the first run goes on.
-    my $third = '';
-    wait_until(sub { ($third = said(post($owner->port, 'renews'))) =~ /^201/ }, 10, 'a third attempt');
+    my $third = wait_said(qr/^201/, sub { post($owner->port, 'renews') });
     like($third, qr/^201 #\d+$/, 'its lease ends with its machine');
     is_deeply([attempts_of('renews')], [1, 2, 3], 'and somebody takes over');
     $_->open for $gate, $second;

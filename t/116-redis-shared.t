@@ -2,10 +2,7 @@
 
 # Many nginx, one Redis: every operation runs once, whoever gets its requests.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use List::Util qw(shuffle uniq);
 use Test::More;
@@ -25,12 +22,8 @@ my $AT_ONCE = 50;    # keys
 
 my $redis = RedisServer->start;
 
-sub two_nginx ($lines, %opt) {
-    return map { on_redis_nginx($redis->url, params => 'timeout=5s', lines => $lines, %opt) } 1 .. 2;
-}
-
 subtest "$KEYS keys, $SENDS requests each, to either nginx" => sub {
-    my @ng = two_nginx('idempotency_wait 20s;', workers => 2);
+    my @ng = two_nginx($redis, lines => 'idempotency_wait 20s;', workers => 2);
     ledger_reset();
     my (%answers, %bodies);
     my @keys = map {"key-$_"} 1 .. $KEYS;
@@ -42,12 +35,10 @@ subtest "$KEYS keys, $SENDS requests each, to either nginx" => sub {
             push @{ $bodies{ $send[$i] } }, $responses[$i]{body};
         }
     }
-    my (%runs, @wrong);
-    for (ledger_lines()) {
-        push @{ $runs{$2} }, $1 if /^(\d+) .* key=(\S+) /;
-    }
+    my $runs = runs_by_key();
+    my @wrong;
     for my $key (sort keys %answers) {
-        my ($n, @more) = @{ $runs{$key} // [] };
+        my ($n, @more) = @{ $runs->{$key} // [] };
         my @said = sort @{ $answers{$key} };
         my @wanted = $n ? ("201 #$n", ("201 #$n replayed") x ($SENDS - 1)) : ();
         push @wrong, "$key: ran as " . join(' ', $n // (), @more) . '; said ' . join ', ', @said
@@ -60,37 +51,26 @@ subtest "$KEYS keys, $SENDS requests each, to either nginx" => sub {
 
 # ---- waiting --------------------------------------------------------------
 
-sub start_run ($ng, $key, $behaviour = '') {
-    my $gate = Keyed::Gate->new;
-    my $conn = send_post($ng->port, $key, behaviour => $gate->closed . "&$behaviour");
-    begun($key) or die "$key does not run\n";
-    return ($gate, $conn);
-}
-
-sub wait_parked ($ng, $count) {
-    return wait_until(sub { under_way($ng->port(3)) >= $count }, 20, "$count requests under way");
-}
-
 subtest 'a duplicate waits for a run on another machine' => sub {
-    my ($owner, $other) = two_nginx('idempotency_wait 20s;');
-    my ($gate, $conn) = start_run($owner, 'waits');
+    my ($owner, $other) = two_nginx($redis, lines => 'idempotency_wait 20s;');
+    my ($gate, $conn) = start_run($owner->port, 'waits');
     my @waiters = map { send_post($other->port, 'waits') } 1 .. 5;
     wait_parked($other, 5);
     sleep 0.5;
     $gate->open;
     my $first = said($conn->response);
     my $ended = time;
-    is_deeply(all_said(collect(\@waiters)), { "$first replayed" => 5 }, 'all get its answer');
+    is_deeply(tally(collect(\@waiters)), { "$first replayed" => 5 }, 'all get its answer');
     cmp_ok(time - $ended, '<', 2, 'soon');
     is(ledger_count(key => 'waits'), 1, 'executed once');
     finish($_) for $owner, $other;
 };
 
 subtest 'a released key: one waiter of all machines runs, the others wait on' => sub {
-    my @ng = two_nginx('idempotency_wait 20s;', workers => 2);
-    my ($gate, $conn) = start_run($ng[0], 'released', 'status=500');
+    my @ng = two_nginx($redis, lines => 'idempotency_wait 20s;', workers => 2);
+    my ($gate, $conn) = start_run($ng[0]->port, 'released', do => 'status=500');
     my $second = Keyed::Gate->new;
-    my @waiters = map { send_post($ng[$_ % 2]->port, 'released', behaviour => $second->closed) } 1 .. 20;
+    my @waiters = map { send_post($ng[$_ % 2]->port, 'released', do => $second->closed) } 1 .. 20;
     wait_parked($ng[0], 11);
     wait_parked($ng[1], 10);
     $gate->open;
@@ -101,7 +81,7 @@ subtest 'a released key: one waiter of all machines runs, the others wait on' =>
     is(ledger_count(key => 'released'), 2, 'nobody else while it does');
     $second->open;
     my $n = (executions('released'))[1];
-    is_deeply(all_said(collect(\@waiters, 15)), { "201 #$n" => 1, "201 #$n replayed" => 19 },
+    is_deeply(tally(collect(\@waiters, 15)), { "201 #$n" => 1, "201 #$n replayed" => 19 },
         'all get its answer');
     is(ledger_count(key => 'released'), 2, 'it ran once more');
     finish($_) for @ng;
@@ -109,9 +89,9 @@ subtest 'a released key: one waiter of all machines runs, the others wait on' =>
 
 # What so many waiters on one worker ask Redis until the run ends, in commands.
 sub cost_of ($count) {
-    my ($owner, $other) = two_nginx('idempotency_wait 60s; idempotency_lease 60s;');
+    my ($owner, $other) = two_nginx($redis, lines => 'idempotency_wait 60s; idempotency_lease 60s;');
     my $key = "cost-$count";
-    my ($gate, $conn) = start_run($owner, $key);
+    my ($gate, $conn) = start_run($owner->port, $key);
     $redis->reset_stats;
     my $began = time;
     my @waiters = map { send_post($other->port, $key) } 1 .. $count;
@@ -121,7 +101,7 @@ sub cost_of ($count) {
     my $elapsed = time - $began;
     $gate->open;
     my $first = said($conn->response);
-    is_deeply(all_said(collect(\@waiters, 30)), { "$first replayed" => $count },
+    is_deeply(tally(collect(\@waiters, 30)), { "$first replayed" => $count },
         "$count waiters get the answer");
     is(ledger_count(key => $key), 1, '... of the one run');
     finish($_) for $owner, $other;

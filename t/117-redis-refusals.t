@@ -3,13 +3,9 @@
 # Redis is there and says no: the request is refused, the log says why, once,
 # and when Redis has changed its mind all goes on.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 use Ledger;
 use Nginx;
@@ -19,13 +15,10 @@ use RedisServer;
 
 redis_only();
 
-my $GONE = qr/\[error\].*idempotency: redis "\S+" is not available: /;
-my $BACK = qr/\[notice\].*idempotency: redis "\S+" is available again/;
-
 sub refuses ($ng, $key, $reason) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
     my @answers = map { post($ng->port, $key) } 1 .. 5;
-    is_deeply(all_said(@answers), { $REFUSED => 5 }, 'refused');
+    is_deeply(tally(@answers), { $REFUSED => 5 }, 'refused');
     is(status_of($answers[0]), 'STORE_ERROR', 'as a failure of the store');
     like(said(post($ng->port, "$key-pass", uri => '/pass')), qr/^201 #\d+$/,
         'or run unprotected, where that is wanted');
@@ -42,7 +35,7 @@ sub is_fine_again ($ng, $key) {
     is(said(post($ng->port, $key)), "$first replayed", 'the same key runs then, and is replayed');
     is(ledger_count(key => $key), 1, 'executed once');
     wait_for_line($ng, $key);
-    is(scalar lines_in($ng, $BACK), 1, 'one line is logged') or diag(lines_in($ng, qr/redis/));
+    is(scalar lines_in($ng, $BACK), 1, 'one line is logged') or diag(lines_in($ng, qr/redis/i));
 }
 
 # That all is well is said when something was stored, and nothing was refused
@@ -68,9 +61,7 @@ subtest 'it has no memory left' => sub {
 subtest 'it has no memory for a response: that it ran is kept' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url, lines => 'idempotency_max_response 8m;');
-    my $gate = Keyed::Gate->new;
-    my $conn = send_post($ng->port, 'large', behaviour => $gate->closed . '&size=4000000');
-    begun('large');
+    my ($gate, $conn) = start_run($ng->port, 'large', do => 'size=4000000');
     $redis->command('CONFIG', 'SET', 'maxmemory', $redis->info_field('used_memory') + 1_000_000);
     $gate->open;
     my $first = $conn->response;
@@ -155,14 +146,14 @@ subtest 'it is still loading' => sub {
     $redis->kill;
     $redis->launch(early => 1);
     wait_until(sub { eval { $redis->command('PING'); 0 } || $@ =~ /LOADING/ }, 5, 'it to load');
-    is_deeply(all_said(map { post($ng->port, 'known') } 1 .. 5), { $REFUSED => 5 }, 'refused');
+    is_deeply(tally(map { post($ng->port, 'known') } 1 .. 5), { $REFUSED => 5 }, 'refused');
     $redis->wait_ready;
     is_back($ng);
     is(said(post($ng->port, 'known')), "$first replayed", 'then all is there');
     is(ledger_count(key => 'known'), 1, 'executed once');
     wait_for_line($ng, 'loading');
     is_deeply([map { scalar lines_in($ng, $_) } $GONE, $BACK], [1, 1], 'a line for each change')
-        or diag(lines_in($ng, qr/redis/));
+        or diag(lines_in($ng, qr/redis/i));
     finish($ng, signal => 'TERM');
 };
 
@@ -197,7 +188,7 @@ for my $case (['not set', '-set'], ['run no script', '-eval -evalsha'], ['not ha
         my $conn;
         my $gate = Keyed::Gate->new;
         if ($rule =~ /eval/) {
-            $conn = send_post($ng->port, "$key-run", behaviour => $gate->closed);
+            $conn = send_post($ng->port, "$key-run", do => $gate->closed);
             begun("$key-run");
         }
         $redis->command('ACL', 'SETUSER', 'app', split ' ', $rule);
@@ -224,7 +215,7 @@ subtest 'what is stored under a name is not a record' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url);
     my $first = said(post($ng->port, 'type'));
-    my ($name) = @{ $redis->command('KEYS', 'idem:*') };
+    my ($name) = keys_of($redis);
     my $record = $redis->command('GET', $name);
     for my $make (['RPUSH', $name, 'x'], ['HSET', $name, 'a', 'b'], ['SADD', $name, 'x']) {
         $redis->command('DEL', $name);
@@ -245,7 +236,7 @@ subtest 'a record that cannot be read is never run over, not even where failures
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url);
     post($ng->port, 'future', uri => '/pass');
-    my ($name) = @{ $redis->command('KEYS', 'idem:*') };
+    my ($name) = keys_of($redis);
     $redis->command('SETRANGE', $name, 0, chr 2);
     is(said(post($ng->port, 'future', uri => '/pass')), $REFUSED, 'refused');
     is(ledger_count(key => 'future'), 1, 'executed once');
@@ -255,10 +246,8 @@ subtest 'a record that cannot be read is never run over, not even where failures
 subtest 'a pending record that has lost its expiry ends as unknown' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url);
-    my $gate = Keyed::Gate->new;
-    my $conn = send_post($ng->port, 'persist', behaviour => $gate->closed);
-    begun('persist');
-    my ($name) = @{ $redis->command('KEYS', 'idem:*') };
+    my ($gate, $conn) = start_run($ng->port, 'persist');
+    my ($name) = keys_of($redis);
     $redis->command('PERSIST', $name);
     is(said(post($ng->port, 'persist')), '409 outcome_unknown', 'a retry is told so');
     $gate->open;

@@ -2,17 +2,13 @@
 
 # The name of a Redis gets another address, as in a fail-over.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 use DnsServer;
 use FreePorts qw(free_ports);
-use Ledger;
 use Nginx;
 use Keyed;
 use OnRedis;

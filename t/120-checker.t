@@ -4,16 +4,12 @@
 # not cry wolf. A history here is a few lines of a ledger, of clients and of
 # the nemesis, with one thing wrong.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
+use FindBin;
+use lib "$FindBin::Bin/chaos";
 use Test::More;
 
-use lib dirname(abs_path(__FILE__)) . '/chaos';
 use Checker;
 use Nemesis;
 

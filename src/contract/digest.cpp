@@ -1,51 +1,22 @@
 #include "contract/digest.h"
 
+#include "contract/little_endian.h"
+
 #include <openssl/evp.h>
 #include <openssl/opensslv.h>
 
 #include <algorithm>
-#include <bit>
 
 namespace idempotency {
+
+namespace {
 
 using length_bytes = std::array<std::uint8_t, 8>;
 
 
-static length_bytes
-little_endian(std::uint64_t value)
-{
-    auto bytes = std::bit_cast<length_bytes>(value);
+const EVP_MD *sha256();
+length_bytes little_endian(std::uint64_t value);
 
-    if constexpr (std::endian::native == std::endian::big) {
-        std::reverse(bytes.begin(), bytes.end());
-    }
-
-    return bytes;
-}
-
-
-static const EVP_MD *
-sha256()
-{
-#if OPENSSL_VERSION_NUMBER >= 0x30000000L
-
-    /*
-     * EVP_sha256() would be looked up among the providers at every init.
-     * One reference for the life of the process; workers have one thread.
-     */
-    static EVP_MD *fetched = nullptr;
-
-    if (fetched == nullptr) {
-        fetched = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-    }
-
-    return fetched;
-
-#else
-
-    return EVP_sha256();
-
-#endif
 }
 
 
@@ -64,8 +35,7 @@ hasher::start(std::string_view domain)
         context_ = EVP_MD_CTX_new();
     }
 
-    /* OpenSSL takes a null algorithm for "the same as before" */
-
+    /* OpenSSL takes a null algorithm for "the same as before". */
     failed_ = algorithm == nullptr || context_ == nullptr
               || EVP_DigestInit_ex(context_, algorithm, nullptr) != 1;
 
@@ -119,11 +89,49 @@ hasher::finish(digest &out)
     bool done = !failed_ && context_ != nullptr
                 && EVP_DigestFinal_ex(context_, out.data(), nullptr) == 1;
 
-    /* a finished context gives no second digest until it is started again */
-
+    /* A finished context gives no second digest until it is started again. */
     failed_ = true;
 
     return done;
+}
+
+
+namespace {
+
+const EVP_MD *
+sha256()
+{
+#if OPENSSL_VERSION_NUMBER >= 0x30000000L
+
+    /*
+     * EVP_sha256() would be looked up among the providers at every init.
+     * One reference for the life of the process; workers have one thread.
+     */
+    static EVP_MD *fetched = nullptr;
+
+    if (fetched == nullptr) {
+        fetched = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    }
+
+    return fetched;
+
+#else
+
+    return EVP_sha256();
+
+#endif
+}
+
+
+length_bytes
+little_endian(std::uint64_t value)
+{
+    length_bytes bytes;
+
+    put_little_endian(bytes.data(), value);
+    return bytes;
+}
+
 }
 
 }

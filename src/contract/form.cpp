@@ -1,5 +1,7 @@
 #include "contract/form.h"
 
+#include "contract/ascii.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +12,7 @@ namespace idempotency {
 
 namespace {
 
-struct release {
+struct free_memory {
     void operator()(void *memory) const { std::free(memory); }
 };
 
@@ -26,10 +28,56 @@ struct pair {
     std::uint32_t value = 0;
 };
 
+
+std::size_t count_pieces(std::string_view body);
+bool decode_body(std::string_view body, char *out, std::span<pair> pairs);
+bool decode_pair(std::string_view piece, char *out, pair &decoded);
+char *decode(std::string_view text, char *out);
+void add_sorted(std::span<pair> pairs, const char *text, hasher &hash);
+
 }
 
 
-static std::size_t
+form_result
+canonical_form(std::string_view body, hasher &hash)
+{
+    /* Larger ones do not fit the index, nor would anyone want to sort them. */
+    if (body.size() > UINT32_MAX) {
+        return form_result::not_form;
+    }
+
+    std::size_t count = count_pieces(body);
+
+    if (count > max_form_pairs) {
+        return form_result::not_form;
+    }
+
+    std::size_t index_size = count * sizeof(pair);
+    std::unique_ptr<void, free_memory> memory(
+        std::malloc(index_size + body.size() + 1));
+
+    if (memory == nullptr) {
+        return form_result::no_memory;
+    }
+
+    auto *index = static_cast<pair *>(memory.get());
+    char *text = static_cast<char *>(memory.get()) + index_size;
+    std::span<pair> pairs(index, count);
+
+    std::uninitialized_default_construct(pairs.begin(), pairs.end());
+
+    if (!decode_body(body, text, pairs)) {
+        return form_result::not_form;
+    }
+
+    add_sorted(pairs, text, hash);
+    return form_result::ok;
+}
+
+
+namespace {
+
+std::size_t
 count_pieces(std::string_view body)
 {
     std::size_t count = 0;
@@ -44,20 +92,58 @@ count_pieces(std::string_view body)
 }
 
 
-static int
-hex_value(char c)
+bool
+decode_body(std::string_view body, char *out, std::span<pair> pairs)
 {
-    if (c >= '0' && c <= '9') {
-        return c - '0';
+    std::size_t count = 0;
+    std::size_t at = 0;
+
+    while (at < body.size()) {
+        std::size_t end = std::min(body.find('&', at), body.size());
+
+        if (end > at) {
+            pair &next = pairs[count++];
+
+            next.at = static_cast<std::uint32_t>(at);
+
+            if (!decode_pair(body.substr(at, end - at), out + at, next)) {
+                return false;
+            }
+        }
+
+        at = end + 1;
     }
 
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return true;
+}
+
+
+bool
+decode_pair(std::string_view piece, char *out, pair &decoded)
+{
+    std::size_t equals = std::min(piece.find('='), piece.size());
+    char *name_end = decode(piece.substr(0, equals), out);
+
+    if (name_end == nullptr) {
+        return false;
+    }
+
+    piece.remove_prefix(std::min(equals + 1, piece.size()));
+
+    char *value_end = decode(piece, name_end);
+
+    if (value_end == nullptr) {
+        return false;
+    }
+
+    decoded.name = static_cast<std::uint32_t>(name_end - out);
+    decoded.value = static_cast<std::uint32_t>(value_end - name_end);
+    return true;
 }
 
 
 /* Writes no more than it reads.  Null: not a form. */
-static char *
+char *
 decode(std::string_view text, char *out)
 {
     for (std::size_t i = 0; i < text.size(); i++) {
@@ -89,65 +175,14 @@ decode(std::string_view text, char *out)
 }
 
 
-static bool
-decode_pair(std::string_view piece, char *out, pair &decoded)
-{
-    std::size_t equals = std::min(piece.find('='), piece.size());
-    char *name_end = decode(piece.substr(0, equals), out);
-
-    if (name_end == nullptr) {
-        return false;
-    }
-
-    piece.remove_prefix(std::min(equals + 1, piece.size()));
-
-    char *value_end = decode(piece, name_end);
-
-    if (value_end == nullptr) {
-        return false;
-    }
-
-    decoded.name = static_cast<std::uint32_t>(name_end - out);
-    decoded.value = static_cast<std::uint32_t>(value_end - name_end);
-    return true;
-}
-
-
-static bool
-decode_body(std::string_view body, char *out, std::span<pair> pairs)
-{
-    std::size_t count = 0;
-    std::size_t at = 0;
-
-    while (at < body.size()) {
-        std::size_t end = std::min(body.find('&', at), body.size());
-
-        if (end > at) {
-            pair &next = pairs[count++];
-
-            next.at = static_cast<std::uint32_t>(at);
-
-            if (!decode_pair(body.substr(at, end - at), out + at, next)) {
-                return false;
-            }
-        }
-
-        at = end + 1;
-    }
-
-    return true;
-}
-
-
-static void
+void
 add_sorted(std::span<pair> pairs, const char *text, hasher &hash)
 {
     auto name = [text](const pair &p) {
         return std::string_view(text + p.at, p.name);
     };
 
-    /* std::stable_sort() would allocate once more */
-
+    /* Std::stable_sort() would allocate once more. */
     std::sort(pairs.begin(), pairs.end(), [&](const pair &a, const pair &b) {
         int order = name(a).compare(name(b));
 
@@ -162,42 +197,6 @@ add_sorted(std::span<pair> pairs, const char *text, hasher &hash)
     }
 }
 
-
-form_result
-canonical_form(std::string_view body, hasher &hash)
-{
-    /* larger ones do not fit the index, nor would anyone want to sort them */
-
-    if (body.size() > UINT32_MAX) {
-        return form_result::not_form;
-    }
-
-    std::size_t count = count_pieces(body);
-
-    if (count > max_form_pairs) {
-        return form_result::not_form;
-    }
-
-    std::size_t index_size = count * sizeof(pair);
-    std::unique_ptr<void, release> memory(
-        std::malloc(index_size + body.size() + 1));
-
-    if (memory == nullptr) {
-        return form_result::no_memory;
-    }
-
-    auto *index = static_cast<pair *>(memory.get());
-    char *text = static_cast<char *>(memory.get()) + index_size;
-    std::span<pair> pairs(index, count);
-
-    std::uninitialized_default_construct(pairs.begin(), pairs.end());
-
-    if (!decode_body(body, text, pairs)) {
-        return form_result::not_form;
-    }
-
-    add_sorted(pairs, text, hash);
-    return form_result::ok;
 }
 
 }

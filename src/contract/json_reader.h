@@ -80,6 +80,11 @@ private:
     json_extent *wanted(std::string_view name) const;
     void note_found(const char *at);
 
+    template <typename Member>
+    cursor read_object(cursor c, unsigned depth, Member read_member);
+    template <typename Element>
+    cursor read_array(cursor c, unsigned depth, Element read_element);
+
     cursor begin_object(cursor c, json_opened &open);
     cursor begin_member(cursor c);
     cursor name_of_member(cursor c);
@@ -153,5 +158,75 @@ private:
     json_search &search_;
     json_result result_ = json_result::not_json;
 };
+
+
+/* From behind an object's opening brace to behind its closing one. */
+template <typename Member>
+[[gnu::always_inline]] inline json_cursor
+json_reader::read_object(cursor c, unsigned depth, Member read_member)
+{
+    json_opened open;
+
+    if (depth > json_max_depth) {
+        return not_json();
+    }
+
+    c = begin_object(c, open);
+
+    if (c.failed()) {
+        return c;
+    }
+
+    if (take(c, '}')) {
+        return end_object(c, open);
+    }
+
+    do {
+        c = read_member(c);
+
+        if (c.failed()) {
+            return c;
+        }
+    } while (take(c, ','));
+
+    return take(c, '}') ? end_object(c, open) : not_json();
+}
+
+
+/* From behind an array's opening bracket to behind its closing one. */
+template <typename Element>
+[[gnu::always_inline]] inline json_cursor
+json_reader::read_array(cursor c, unsigned depth, Element read_element)
+{
+    if (depth > json_max_depth) {
+        return not_json();
+    }
+
+    if (!room(c, 1)) {
+        return c;
+    }
+
+    *c.out++ = '[';
+
+    if (!take(c, ']')) {
+        do {
+            c = read_element(c);
+
+            if (c.failed()) {
+                return c;
+            }
+        } while (take(c, ','));
+
+        if (!take(c, ']')) {
+            return not_json();
+        }
+    }
+
+    if (room(c, 1)) {
+        *c.out++ = ']';
+    }
+
+    return c;
+}
 
 }

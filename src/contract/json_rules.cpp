@@ -5,25 +5,20 @@
 #include <bit>
 #include <charconv>
 
-namespace idempotency {
-
 /*
  * Reading by rules: what they leave out is read like the rest, as it has to
  * be valid, and then forgotten.
  */
 
-static std::uint64_t
-all(std::span<const json_pointer> pointers)
-{
-    std::uint64_t which = 0;
+namespace idempotency {
 
-    for (std::size_t i = 0; i < std::min(pointers.size(), max_pointers); i++) {
-        if (!pointers[i].segments.empty()) {
-            which |= std::uint64_t{1} << i;
-        }
-    }
+namespace {
 
-    return which;
+std::uint64_t all(std::span<const json_pointer> pointers);
+std::uint64_t follow(std::span<const json_pointer> pointers,
+                     std::uint64_t which, std::size_t depth,
+                     std::string_view name, bool &ends);
+
 }
 
 
@@ -40,53 +35,23 @@ json_reader::root() const
 }
 
 
-/*
- * Of the pointers that lead here those that lead on by this name; ends: one
- * of them ends there.
- */
-static std::uint64_t
-follow(std::span<const json_pointer> pointers, std::uint64_t which,
-       std::size_t depth, std::string_view name, bool &ends)
+namespace {
+
+/* Each pointer that leads further than to the whole document. */
+std::uint64_t
+all(std::span<const json_pointer> pointers)
 {
-    std::uint64_t on = 0;
+    std::uint64_t which = 0;
 
-    for (; which != 0; which &= which - 1) {
-        auto i = static_cast<std::size_t>(std::countr_zero(which));
-        auto segments = pointers[i].segments;
-
-        if (!segment_matches(segments[depth], name)) {
-            continue;
-        }
-
-        if (segments.size() == depth + 1) {
-            ends = true;
-
-        } else {
-            on |= which & -which;
+    for (std::size_t i = 0; i < std::min(pointers.size(), max_pointers); i++) {
+        if (!pointers[i].segments.empty()) {
+            which |= std::uint64_t{1} << i;
         }
     }
 
-    return on;
+    return which;
 }
 
-
-/* From an array or object to what is in it.  The outermost has depth 1. */
-json_position
-json_reader::step(const json_position &from, std::string_view name,
-                  unsigned depth) const
-{
-    json_position to;
-
-    to.include = follow(rules_.include, from.include, depth - 1, name,
-                        to.pointed);
-    to.exclude = follow(rules_.exclude, from.exclude, depth - 1, name,
-                        to.excluded);
-    to.whole = from.whole || to.pointed;
-    to.excluded |= rules_.jsonrpc && depth == 1 && name == "id";
-    to.params = rules_.mcp && depth == 1 && name == "params";
-    to.excluded |= from.params && name == "_meta";
-
-    return to;
 }
 
 
@@ -108,26 +73,6 @@ json_reader::child(cursor c, const json_position &where, unsigned depth,
     }
 
     return c;
-}
-
-
-/* Now: it may be moved when the object around it ends. */
-void
-json_reader::note_found(const char *at)
-{
-    search_.found = json_string::not_string;
-
-    if (*at != 's' && static_cast<unsigned char>(*at) < 0x80) {
-        return;
-    }
-
-    std::string_view string = string_in_form(at);
-
-    if (string.size() <= search_.out.size()) {
-        string.copy(search_.out.data(), string.size());
-        search_.string = {search_.out.data(), string.size()};
-        search_.found = json_string::found;
-    }
 }
 
 
@@ -154,17 +99,24 @@ json_reader::value_by_rules(cursor c, const json_position &where,
 }
 
 
-/* Where to note the extent of this member; null: nobody asked. */
-json_extent *
-json_reader::wanted(std::string_view name) const
+json_cursor
+json_reader::object_by_rules(cursor c, const json_position &where,
+                             unsigned depth, bool &counts)
 {
-    for (std::size_t i = 0; i < search_.names.size(); i++) {
-        if (search_.names[i] == name) {
-            return &search_.values[i];
-        }
-    }
+    counts = where.whole;
 
-    return nullptr;
+    return read_object(c, depth, [&](cursor next) {
+        bool member_counts = false;
+
+        next = begin_member(next);
+
+        if (!next.failed()) {
+            next = member_by_rules(next, where, depth, member_counts);
+            counts |= member_counts;
+        }
+
+        return next;
+    });
 }
 
 
@@ -194,8 +146,7 @@ json_reader::member_by_rules(cursor c, const json_position &where,
     }
 
     if (!counts) {
-        /* its name has to stay, to be found twice */
-
+        /* Its name has to stay, to be found twice. */
         c.out = form_ + start;
         space_.members.back().object = UINT32_MAX;
         space_.objects.resize(objects);
@@ -206,47 +157,38 @@ json_reader::member_by_rules(cursor c, const json_position &where,
 }
 
 
-json_cursor
-json_reader::object_by_rules(cursor c, const json_position &where,
-                             unsigned depth, bool &counts)
+/* Where to note the extent of this member; null: nobody asked. */
+json_extent *
+json_reader::wanted(std::string_view name) const
 {
-    json_opened open;
+    for (std::size_t i = 0; i < search_.names.size(); i++) {
+        if (search_.names[i] == name) {
+            return &search_.values[i];
+        }
+    }
+
+    return nullptr;
+}
+
+
+json_cursor
+json_reader::array_by_rules(cursor c, const json_position &where,
+                            unsigned depth, bool &counts)
+{
+    std::uint32_t index = 0;
+    std::uint32_t left_out = 0;
 
     counts = where.whole;
 
-    if (depth > json_max_depth) {
-        return not_json();
-    }
+    return read_array(c, depth, [&](cursor next) {
+        std::array<char, 10> text;
+        char *end = std::to_chars(text.begin(), text.end(), index++).ptr;
 
-    c = begin_object(c, open);
-
-    if (c.failed()) {
-        return c;
-    }
-
-    if (take(c, '}')) {
-        return end_object(c, open);
-    }
-
-    do {
-        bool member_counts = false;
-
-        c = begin_member(c);
-
-        if (c.failed()) {
-            return c;
-        }
-
-        c = member_by_rules(c, where, depth, member_counts);
-
-        if (c.failed()) {
-            return c;
-        }
-
-        counts |= member_counts;
-    } while (take(c, ','));
-
-    return take(c, '}') ? end_object(c, open) : not_json();
+        next = element_by_rules(next, step(where, {text.data(), end}, depth),
+                                depth, left_out);
+        counts |= left_out == 0;
+        return next;
+    });
 }
 
 
@@ -289,50 +231,77 @@ json_reader::element_by_rules(cursor c, const json_position &to,
 }
 
 
-json_cursor
-json_reader::array_by_rules(cursor c, const json_position &where,
-                            unsigned depth, bool &counts)
+/* From an array or object to what is in it.  The outermost has depth 1. */
+json_position
+json_reader::step(const json_position &from, std::string_view name,
+                  unsigned depth) const
 {
-    std::uint32_t index = 0;
-    std::uint32_t left_out = 0;
+    json_position to;
 
-    counts = where.whole;
+    to.include = follow(rules_.include, from.include, depth - 1, name,
+                        to.pointed);
+    to.exclude = follow(rules_.exclude, from.exclude, depth - 1, name,
+                        to.excluded);
+    to.whole = from.whole || to.pointed;
+    to.excluded |= rules_.jsonrpc && depth == 1 && name == "id";
+    to.params = rules_.mcp && depth == 1 && name == "params";
+    to.excluded |= from.params && name == "_meta";
 
-    if (depth > json_max_depth) {
-        return not_json();
-    }
+    return to;
+}
 
-    if (!room(c, 1)) {
-        return c;
-    }
 
-    *c.out++ = '[';
+namespace {
 
-    if (!take(c, ']')) {
-        do {
-            std::array<char, 10> text;
-            char *end = std::to_chars(text.begin(), text.end(), index++).ptr;
+/*
+ * Of the pointers that lead here those that lead on by this name; ends: one
+ * of them ends there.
+ */
+std::uint64_t
+follow(std::span<const json_pointer> pointers, std::uint64_t which,
+       std::size_t depth, std::string_view name, bool &ends)
+{
+    std::uint64_t on = 0;
 
-            c = element_by_rules(c, step(where, {text.data(), end}, depth),
-                                 depth, left_out);
+    for (; which != 0; which &= which - 1) {
+        auto i = static_cast<std::size_t>(std::countr_zero(which));
+        auto segments = pointers[i].segments;
 
-            if (c.failed()) {
-                return c;
-            }
+        if (!segment_matches(segments[depth], name)) {
+            continue;
+        }
 
-            counts |= left_out == 0;
-        } while (take(c, ','));
+        if (segments.size() == depth + 1) {
+            ends = true;
 
-        if (!take(c, ']')) {
-            return not_json();
+        } else {
+            on |= which & -which;
         }
     }
 
-    if (room(c, 1)) {
-        *c.out++ = ']';
+    return on;
+}
+
+}
+
+
+/* Now: it may be moved when the object around it ends. */
+void
+json_reader::note_found(const char *at)
+{
+    search_.found = json_string::not_string;
+
+    if (*at != 's' && static_cast<unsigned char>(*at) < 0x80) {
+        return;
     }
 
-    return c;
+    std::string_view string = string_in_form(at);
+
+    if (string.size() <= search_.out.size()) {
+        string.copy(search_.out.data(), string.size());
+        search_.string = {search_.out.data(), string.size()};
+        search_.found = json_string::found;
+    }
 }
 
 }

@@ -1,5 +1,7 @@
 #include "contract/json_tokens.h"
 
+#include "contract/ascii.h"
+
 #define SIMDJSON_EXCEPTIONS 0
 #include <simdjson.h>
 
@@ -19,17 +21,28 @@ struct json_scanner::stage {
 };
 
 
+namespace {
+
+char *write_decimal(char *out, const char *at, const char *rest,
+                    const char *end);
+bool read_exponent(const char *at, const char *end, std::int64_t &exponent,
+                   bool &fits);
+char *write_digits(char *out, std::string_view whole,
+                   std::string_view fraction, std::int64_t &exponent);
+void trim_zeros(std::string_view &digits, std::int64_t &exponent);
+char *write_exponent(char *out, std::int64_t exponent);
+inline const char *skip_digits(const char *at, const char *end);
+inline std::size_t leading_digits(const char *at);
+char *unescape_code(char *out, const char *&at, const char *end);
+int hex_unit(const char *at, const char *end);
+char *write_utf8(char *out, unsigned code);
+char short_escape(char c);
+
+}
+
+
 json_scanner::json_scanner() = default;
 json_scanner::~json_scanner() = default;
-
-
-std::size_t
-json_scanner::memory() const
-{
-    return stage_ == nullptr
-               ? 0
-               : stage_->parser->capacity() * sizeof(std::uint32_t);
-}
 
 
 json_result
@@ -42,8 +55,7 @@ json_scanner::scan(std::string_view body, json_tokens &tokens)
     if (stage_ == nullptr) {
         std::unique_ptr<stage> fresh(new (std::nothrow) stage);
 
-        /* the depth is for the second stage */
-
+        /* The depth is for the second stage. */
         if (fresh == nullptr
             || simdjson::get_active_implementation()
                        ->create_dom_parser_implementation(body.size(), 1,
@@ -81,142 +93,51 @@ json_scanner::scan(std::string_view body, json_tokens &tokens)
 }
 
 
-static bool
-is_digit(char c)
+std::size_t
+json_scanner::memory() const
 {
-    return c >= '0' && c <= '9';
+    return stage_ == nullptr
+               ? 0
+               : stage_->parser->capacity() * sizeof(std::uint32_t);
 }
 
 
-/* How many of eight bytes are digits before the first that is none. */
-static inline std::size_t
-leading_digits(const char *at)
+char *
+write_number(char *out, const char *at, const char *end)
 {
-    constexpr std::uint64_t ones = 0x0101010101010101;
-    std::uint64_t bytes;
+    const char *whole = at + (*at == '-' ? 1 : 0);
+    const char *rest = skip_digits(whole, end);
 
-    std::memcpy(&bytes, at, sizeof(bytes));
-
-    if constexpr (std::endian::native == std::endian::big) {
-        bytes = __builtin_bswap64(bytes);
+    if (rest == whole || (*whole == '0' && rest - whole > 1)) {
+        return nullptr;
     }
 
-    /* digits become 0 to 9; with 118 more the others have the highest bit */
+    if (rest != end) {
+        return write_decimal(out, at, rest, end);
+    }
 
-    bytes ^= ones * '0';
-    bytes = (((bytes & ones * 0x7f) + ones * 118) | bytes) & ones * 0x80;
+    /* An integer, as most are: only zeros at its end need care. */
+    if (*whole == '0') {
+        *out++ = '0';
+        *out++ = ';';
+        return out;
+    }
 
-    return static_cast<std::size_t>(std::countr_zero(bytes)) / 8;
+    while (rest[-1] == '0') {
+        rest--;
+    }
+
+    auto size = static_cast<std::size_t>(rest - at);
+
+    copy_wide(out, at, size);
+    return write_exponent(out + size, end - rest);
 }
 
 
-/* Reads up to seven bytes behind the end, which is in the text or padding. */
-static inline const char *
-skip_digits(const char *at, const char *end)
-{
-    while (at < end) {
-        std::size_t digits = leading_digits(at);
-
-        at += digits;
-
-        if (digits < 8) {
-            break;
-        }
-    }
-
-    return std::min(at, end);
-}
-
-
-static char *
-write_exponent(char *out, std::int64_t exponent)
-{
-    if (exponent != 0) {
-        *out++ = 'e';
-
-        if (exponent < 0) {
-            *out++ = '-';
-            exponent = -exponent;
-        }
-
-        if (exponent < 10) {
-            *out++ = static_cast<char>('0' + exponent);
-
-        } else {
-            out = std::to_chars(out, out + 19, exponent).ptr;
-        }
-    }
-
-    *out++ = ';';
-    return out;
-}
-
-
-/* 18 digits: the sum with the number of any digits there are fits as well. */
-static bool
-read_exponent(const char *at, const char *end, std::int64_t &exponent,
-              bool &fits)
-{
-    bool negative = at != end && *at == '-';
-
-    if (at != end && (*at == '-' || *at == '+')) {
-        at++;
-    }
-
-    if (at == end || skip_digits(at, end) != end) {
-        return false;
-    }
-
-    while (at != end && *at == '0') {
-        at++;
-    }
-
-    fits = end - at <= 18;
-
-    for (exponent = 0; fits && at != end; at++) {
-        exponent = exponent * 10 + (*at - '0');
-    }
-
-    exponent = negative ? -exponent : exponent;
-    return true;
-}
-
-
-static void
-trim_zeros(std::string_view &digits, std::int64_t &exponent)
-{
-    while (!digits.empty() && digits.back() == '0') {
-        digits.remove_suffix(1);
-        exponent++;
-    }
-}
-
-
-/* All digits of a number without its leading and trailing zeros. */
-static char *
-write_digits(char *out, std::string_view whole, std::string_view fraction,
-             std::int64_t &exponent)
-{
-    exponent -= static_cast<std::int64_t>(fraction.size());
-    trim_zeros(fraction, exponent);
-
-    if (fraction.empty()) {
-        trim_zeros(whole, exponent);
-
-    } else if (whole == "0") {
-        whole.remove_prefix(1);
-        fraction.remove_prefix(fraction.find_first_not_of('0'));
-    }
-
-    copy_wide(out, whole.data(), whole.size());
-    copy_wide(out + whole.size(), fraction.data(), fraction.size());
-
-    return out + whole.size() + fraction.size();
-}
-
+namespace {
 
 /* A number with a fraction or an exponent, which begin at rest. */
-static char *
+char *
 write_decimal(char *out, const char *at, const char *rest, const char *end)
 {
     const char *fraction = rest;
@@ -257,152 +178,131 @@ write_decimal(char *out, const char *at, const char *rest, const char *end)
 }
 
 
+/* 18 digits: the sum with the number of any digits there are fits as well. */
+bool
+read_exponent(const char *at, const char *end, std::int64_t &exponent,
+              bool &fits)
+{
+    bool negative = at != end && *at == '-';
+
+    if (at != end && (*at == '-' || *at == '+')) {
+        at++;
+    }
+
+    if (at == end || skip_digits(at, end) != end) {
+        return false;
+    }
+
+    while (at != end && *at == '0') {
+        at++;
+    }
+
+    fits = end - at <= 18;
+
+    for (exponent = 0; fits && at != end; at++) {
+        exponent = exponent * 10 + (*at - '0');
+    }
+
+    exponent = negative ? -exponent : exponent;
+    return true;
+}
+
+
+/* All digits of a number without its leading and trailing zeros. */
 char *
-write_number(char *out, const char *at, const char *end)
+write_digits(char *out, std::string_view whole, std::string_view fraction,
+             std::int64_t &exponent)
 {
-    const char *whole = at + (*at == '-' ? 1 : 0);
-    const char *rest = skip_digits(whole, end);
+    exponent -= static_cast<std::int64_t>(fraction.size());
+    trim_zeros(fraction, exponent);
 
-    if (rest == whole || (*whole == '0' && rest - whole > 1)) {
-        return nullptr;
+    if (fraction.empty()) {
+        trim_zeros(whole, exponent);
+
+    } else if (whole == "0") {
+        whole.remove_prefix(1);
+        fraction.remove_prefix(fraction.find_first_not_of('0'));
     }
 
-    if (rest != end) {
-        return write_decimal(out, at, rest, end);
-    }
+    copy_wide(out, whole.data(), whole.size());
+    copy_wide(out + whole.size(), fraction.data(), fraction.size());
 
-    /* an integer, as most are: only zeros at its end need care */
-
-    if (*whole == '0') {
-        *out++ = '0';
-        *out++ = ';';
-        return out;
-    }
-
-    while (rest[-1] == '0') {
-        rest--;
-    }
-
-    auto size = static_cast<std::size_t>(rest - at);
-
-    copy_wide(out, at, size);
-    return write_exponent(out + size, end - rest);
+    return out + whole.size() + fraction.size();
 }
 
 
-static int
-hex_digit(char c)
+void
+trim_zeros(std::string_view &digits, std::int64_t &exponent)
 {
-    if (is_digit(c)) {
-        return c - '0';
+    while (!digits.empty() && digits.back() == '0') {
+        digits.remove_suffix(1);
+        exponent++;
     }
-
-    c = static_cast<char>(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 
-/* Four hexadecimal digits; negative: they are not. */
-static int
-hex_unit(const char *at, const char *end)
+char *
+write_exponent(char *out, std::int64_t exponent)
 {
-    int unit = 0;
+    if (exponent != 0) {
+        *out++ = 'e';
 
-    if (end - at < 4) {
-        return -1;
-    }
-
-    for (int i = 0; i < 4; i++) {
-        int digit = hex_digit(at[i]);
-
-        if (digit < 0) {
-            return -1;
+        if (exponent < 0) {
+            *out++ = '-';
+            exponent = -exponent;
         }
 
-        unit = unit * 16 + digit;
-    }
-
-    return unit;
-}
-
-
-static char *
-write_utf8(char *out, unsigned code)
-{
-    auto put = [&](unsigned byte) { *out++ = static_cast<char>(byte); };
-
-    if (code < 0x80) {
-        put(code);
-        return out;
-    }
-
-    if (code < 0x800) {
-        put(0xc0 | (code >> 6));
-
-    } else {
-        if (code < 0x10000) {
-            put(0xe0 | (code >> 12));
+        if (exponent < 10) {
+            *out++ = static_cast<char>('0' + exponent);
 
         } else {
-            put(0xf0 | (code >> 18));
-            put(0x80 | ((code >> 12) & 0x3f));
+            out = std::to_chars(out, out + 19, exponent).ptr;
         }
-
-        put(0x80 | ((code >> 6) & 0x3f));
     }
 
-    put(0x80 | (code & 0x3f));
+    *out++ = ';';
     return out;
 }
 
 
-/* What follows "\u"; at is left behind it.  No half of a surrogate pair. */
-static char *
-unescape_code(char *out, const char *&at, const char *end)
+/* Reads up to seven bytes behind the end, which is in the text or padding. */
+inline const char *
+skip_digits(const char *at, const char *end)
 {
-    int unit = hex_unit(at, end);
+    while (at < end) {
+        std::size_t digits = leading_digits(at);
 
-    if (unit < 0 || (unit >= 0xdc00 && unit <= 0xdfff)) {
-        return nullptr;
+        at += digits;
+
+        if (digits < 8) {
+            break;
+        }
     }
 
-    auto code = static_cast<unsigned>(unit);
-    at += 4;
-
-    if (unit >= 0xd800 && unit <= 0xdbff) {
-        if (end - at < 6 || at[0] != '\\' || at[1] != 'u') {
-            return nullptr;
-        }
-
-        int low = hex_unit(at + 2, end);
-
-        if (low < 0xdc00 || low > 0xdfff) {
-            return nullptr;
-        }
-
-        code = 0x10000 + ((code - 0xd800) << 10)
-               + (static_cast<unsigned>(low) - 0xdc00);
-        at += 6;
-    }
-
-    return write_utf8(out, code);
+    return std::min(at, end);
 }
 
 
-static char
-short_escape(char c)
+/* How many of eight bytes are digits before the first that is none. */
+inline std::size_t
+leading_digits(const char *at)
 {
-    switch (c) {
-    case '"':
-    case '\\':
-    case '/': return c;
-    case 'b': return '\b';
-    case 'f': return '\f';
-    case 'n': return '\n';
-    case 'r': return '\r';
-    case 't': return '\t';
-    default: return 0;
+    constexpr std::uint64_t ones = 0x0101010101010101;
+    std::uint64_t bytes;
+
+    std::memcpy(&bytes, at, sizeof(bytes));
+
+    if constexpr (std::endian::native == std::endian::big) {
+        bytes = __builtin_bswap64(bytes);
     }
+
+    /* Digits become 0 to 9; with 118 more the others have the highest bit. */
+    bytes ^= ones * '0';
+    bytes = (((bytes & ones * 0x7f) + ones * 118) | bytes) & ones * 0x80;
+
+    return static_cast<std::size_t>(std::countr_zero(bytes)) / 8;
+}
+
 }
 
 
@@ -446,6 +346,114 @@ unescape_json(char *out, const char *at, const char *end)
     }
 
     return out;
+}
+
+
+namespace {
+
+/* What follows "\u"; at is left behind it.  No half of a surrogate pair. */
+char *
+unescape_code(char *out, const char *&at, const char *end)
+{
+    int unit = hex_unit(at, end);
+
+    if (unit < 0 || (unit >= 0xdc00 && unit <= 0xdfff)) {
+        return nullptr;
+    }
+
+    auto code = static_cast<unsigned>(unit);
+    at += 4;
+
+    if (unit >= 0xd800 && unit <= 0xdbff) {
+        if (end - at < 6 || at[0] != '\\' || at[1] != 'u') {
+            return nullptr;
+        }
+
+        int low = hex_unit(at + 2, end);
+
+        if (low < 0xdc00 || low > 0xdfff) {
+            return nullptr;
+        }
+
+        code = 0x10000 + ((code - 0xd800) << 10)
+               + (static_cast<unsigned>(low) - 0xdc00);
+        at += 6;
+    }
+
+    return write_utf8(out, code);
+}
+
+
+/* Four hexadecimal digits; negative: they are not. */
+int
+hex_unit(const char *at, const char *end)
+{
+    int unit = 0;
+
+    if (end - at < 4) {
+        return -1;
+    }
+
+    for (int i = 0; i < 4; i++) {
+        int digit = hex_value(at[i]);
+
+        if (digit < 0) {
+            return -1;
+        }
+
+        unit = unit * 16 + digit;
+    }
+
+    return unit;
+}
+
+
+char *
+write_utf8(char *out, unsigned code)
+{
+    auto put = [&](unsigned byte) { *out++ = static_cast<char>(byte); };
+
+    if (code < 0x80) {
+        put(code);
+        return out;
+    }
+
+    if (code < 0x800) {
+        put(0xc0 | (code >> 6));
+
+    } else {
+        if (code < 0x10000) {
+            put(0xe0 | (code >> 12));
+
+        } else {
+            put(0xf0 | (code >> 18));
+            put(0x80 | ((code >> 12) & 0x3f));
+        }
+
+        put(0x80 | ((code >> 6) & 0x3f));
+    }
+
+    put(0x80 | (code & 0x3f));
+    return out;
+}
+
+
+char
+short_escape(char c)
+{
+    switch (c) {
+    case '"':
+    case '\\':
+    case '/': return c;
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    default: return 0;
+    }
+}
+
 }
 
 }

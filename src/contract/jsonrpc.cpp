@@ -5,36 +5,15 @@
 
 namespace idempotency {
 
-static std::string_view
-text_of(std::string_view body, const json_extent &extent)
-{
-    return body.substr(extent.at, extent.size);
-}
+namespace {
 
+std::string_view spelling_of(std::string_view body, const json_extent &extent);
+bool is_batch(std::string_view body);
+bool is_id(std::string_view spelling);
+bool is_mcp_method(std::string_view method);
+bool next_line(std::string_view &rest, std::string_view &line);
+bool data_of(std::string_view line, std::string_view &data);
 
-static bool
-is_id(std::string_view text)
-{
-    return text == "null"
-           || (!text.empty() && text.find_first_of("{[tf") != 0);
-}
-
-
-/* Their names have a slash (tools/call), but for two. */
-static bool
-is_mcp_method(std::string_view method)
-{
-    return method.find('/') != method.npos || method == "\"initialize\""
-           || method == "\"ping\"";
-}
-
-
-static bool
-is_batch(std::string_view body)
-{
-    std::size_t first = body.find_first_not_of(" \t\r\n");
-
-    return first != body.npos && body[first] == '[';
 }
 
 
@@ -59,11 +38,12 @@ read_jsonrpc_request(json_parser &parser, std::string_view body,
         return false;
     }
 
-    request.call = text_of(body, values[version]) == "\"2.0\"";
-    request.mcp = request.call && is_mcp_method(text_of(body, values[method]));
+    request.call = spelling_of(body, values[version]) == "\"2.0\"";
+    request.mcp = request.call
+                  && is_mcp_method(spelling_of(body, values[method]));
 
-    if (is_id(text_of(body, values[id]))) {
-        request.id = text_of(body, values[id]);
+    if (is_id(spelling_of(body, values[id]))) {
+        request.id = spelling_of(body, values[id]);
     }
 
     return true;
@@ -89,12 +69,12 @@ read_jsonrpc_answer(json_parser &parser, std::string_view body,
      * be replaced.  A null error is how older versions spell none.
      */
 
-    std::string_view failure = text_of(body, values[error]);
+    std::string_view failure = spelling_of(body, values[error]);
 
     answer = {};
     answer.error = !failure.empty() && failure != "null";
 
-    if (text_of(body, values[version]) != "\"2.0\""
+    if (spelling_of(body, values[version]) != "\"2.0\""
         || (values[result].size == 0 && !answer.error))
     {
         return false;
@@ -104,47 +84,6 @@ read_jsonrpc_answer(json_parser &parser, std::string_view body,
         answer.has_id = true;
         answer.id_at = values[id].at;
         answer.id_size = values[id].size;
-    }
-
-    return true;
-}
-
-
-/* Takes the next line and what ends it: CRLF, LF or CR. */
-static bool
-next_line(std::string_view &rest, std::string_view &line)
-{
-    std::size_t end = rest.find_first_of("\r\n");
-
-    if (end == rest.npos) {
-        return false;
-    }
-
-    bool two = rest[end] == '\r' && rest.substr(end + 1).starts_with('\n');
-
-    line = rest.substr(0, end);
-    rest.remove_prefix(end + (two ? 2 : 1));
-    return true;
-}
-
-
-/* The value of a data line; false: it is another line. */
-static bool
-data_of(std::string_view line, std::string_view &data)
-{
-    if (line == "data") {
-        data = line.substr(line.size());
-        return true;
-    }
-
-    if (!line.starts_with("data:")) {
-        return false;
-    }
-
-    data = line.substr(5);
-
-    if (data.starts_with(' ')) {
-        data.remove_prefix(1);
     }
 
     return true;
@@ -229,6 +168,84 @@ jsonrpc_events::place_of(std::string_view lines, std::size_t at) const
     }
 
     return body_.size();
+}
+
+
+namespace {
+
+std::string_view
+spelling_of(std::string_view body, const json_extent &extent)
+{
+    return body.substr(extent.at, extent.size);
+}
+
+
+bool
+is_batch(std::string_view body)
+{
+    std::size_t first = body.find_first_not_of(" \t\r\n");
+
+    return first != body.npos && body[first] == '[';
+}
+
+
+bool
+is_id(std::string_view spelling)
+{
+    return spelling == "null"
+           || (!spelling.empty() && spelling.find_first_of("{[tf") != 0);
+}
+
+
+/* Their names have a slash (tools/call), but for two. */
+bool
+is_mcp_method(std::string_view method)
+{
+    return method.find('/') != method.npos || method == "\"initialize\""
+           || method == "\"ping\"";
+}
+
+
+/* Takes the next line and what ends it: CRLF, LF or CR. */
+bool
+next_line(std::string_view &rest, std::string_view &line)
+{
+    std::size_t end = rest.find_first_of("\r\n");
+
+    if (end == rest.npos) {
+        return false;
+    }
+
+    bool two = rest[end] == '\r' && rest.substr(end + 1).starts_with('\n');
+
+    line = rest.substr(0, end);
+    rest.remove_prefix(end + (two ? 2 : 1));
+    return true;
+}
+
+
+/* The value of a data line; false: it is another line. */
+bool
+data_of(std::string_view line, std::string_view &data)
+{
+    if (line == "data") {
+        data = line.substr(line.size());
+        return true;
+    }
+
+    if (!line.starts_with("data:")) {
+        return false;
+    }
+
+    data = line.substr(5);
+
+    if (data.starts_with(' ')) {
+        data.remove_prefix(1);
+    }
+
+    return true;
+}
+
 }
 
 }

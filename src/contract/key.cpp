@@ -1,85 +1,117 @@
 #include "contract/key.h"
 
+#include "contract/ascii.h"
+
 #include <algorithm>
 
 namespace idempotency {
 
-/* The C library's classes depend on the locale; a key must not. */
+namespace {
 
-static constexpr bool
-is_lower(char c)
-{
-    return c >= 'a' && c <= 'z';
+bool is_bare(char c);
+bool skip_string(std::string_view &rest);
+bool skip_parameters(std::string_view &rest);
+bool skip_bare_item(std::string_view &rest);
+bool skip_number(std::string_view &rest);
+bool is_name(char c);
+bool is_token(char c);
+bool is_base64(char c);
+bool is_uuid(std::string_view key);
+
 }
 
 
-static constexpr bool
-is_upper(char c)
+std::optional<std::string_view>
+parse_key_field(std::string_view value, std::span<char> out)
 {
-    return c >= 'A' && c <= 'Z';
+    value = trim_blanks(value);
+
+    if (value.empty()) {
+        return std::nullopt;
+    }
+
+    if (value.front() != '"') {
+        if (!std::all_of(value.begin(), value.end(), is_bare)) {
+            return std::nullopt;
+        }
+
+        return value;
+    }
+
+    std::string_view rest = value;
+
+    if (!skip_string(rest)) {
+        return std::nullopt;
+    }
+
+    std::size_t quoted = value.size() - rest.size();
+
+    if (!skip_parameters(rest) || !rest.empty()) {
+        return std::nullopt;
+    }
+
+    return unescape_quoted({value.data() + 1, quoted - 2}, out);
 }
 
 
-static constexpr bool
-is_alpha(char c)
+bool
+check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
 {
-    return is_lower(c) || is_upper(c);
+    if (key.empty() || key.size() < rules.min || key.size() > rules.max) {
+        return false;
+    }
+
+    if (!rules.uuid) {
+        return std::all_of(key.begin(), key.end(), is_printable);
+    }
+
+    if (!is_uuid(key) || out.size() < key.size()) {
+        return false;
+    }
+
+    std::transform(key.begin(), key.end(), out.begin(), to_lower);
+
+    key = std::string_view(out.data(), key.size());
+    return true;
 }
 
 
-static constexpr bool
-is_digit(char c)
+bool
+record_name(hasher &hash, std::span<const std::string_view> scope,
+            const route *where, std::string_view page, std::string_view key,
+            digest &out)
 {
-    return c >= '0' && c <= '9';
+    /* The count keeps a last scope value apart from what follows the scope. */
+    hash.start("idempotency record 1");
+    hash.number(scope.size());
+
+    for (std::string_view value : scope) {
+        hash.field(value);
+    }
+
+    if (where != nullptr) {
+        hash.field("route");
+        hash.field(where->host);
+        hash.field(where->method);
+        hash.field(where->path);
+
+    } else {
+        hash.field("any");
+    }
+
+    hash.field(page);
+    hash.field(key);
+
+    return hash.finish(out);
 }
 
 
-static constexpr bool
-is_hex(char c)
-{
-    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
+namespace {
 
-
-static constexpr bool
-is_printable(char c)
-{
-    return c >= 0x20 && c <= 0x7e;
-}
-
-
-static constexpr bool
+bool
 is_bare(char c)
 {
     return is_printable(c) && c != ' ' && c != '"' && c != ',';
-}
-
-
-static bool
-is_one_of(char c, std::string_view set)
-{
-    return set.find(c) != set.npos;
-}
-
-
-static bool
-is_name(char c)
-{
-    return is_lower(c) || is_digit(c) || is_one_of(c, "_-.*");
-}
-
-
-static bool
-is_token(char c)
-{
-    return is_alpha(c) || is_digit(c) || is_one_of(c, "!#$%&'*+-.^_`|~:/");
-}
-
-
-static bool
-is_base64(char c)
-{
-    return is_alpha(c) || is_digit(c) || is_one_of(c, "+/=");
 }
 
 
@@ -88,31 +120,7 @@ is_base64(char c)
  * from the front of rest, or returns false where it is not there.
  */
 
-static bool
-skip(std::string_view &rest, char c)
-{
-    if (rest.empty() || rest.front() != c) {
-        return false;
-    }
-
-    rest.remove_prefix(1);
-    return true;
-}
-
-
-template <typename Class>
-static std::size_t
-skip_while(std::string_view &rest, Class is_member)
-{
-    auto end = std::find_if_not(rest.begin(), rest.end(), is_member);
-    auto size = static_cast<std::size_t>(end - rest.begin());
-
-    rest.remove_prefix(size);
-    return size;
-}
-
-
-static bool
+bool
 skip_string(std::string_view &rest)
 {
     if (!skip(rest, '"')) {
@@ -142,24 +150,28 @@ skip_string(std::string_view &rest)
 }
 
 
-static bool
-skip_number(std::string_view &rest)
+bool
+skip_parameters(std::string_view &rest)
 {
-    skip(rest, '-');
+    while (skip(rest, ';')) {
+        take_while(rest, [](char c) { return c == ' '; });
 
-    std::size_t whole = skip_while(rest, is_digit);
+        if (rest.empty() || (!is_lower(rest.front()) && rest.front() != '*')) {
+            return false;
+        }
 
-    if (!skip(rest, '.')) {
-        return whole >= 1 && whole <= 15;
+        take_while(rest, is_name);
+
+        if (skip(rest, '=') && !skip_bare_item(rest)) {
+            return false;
+        }
     }
 
-    std::size_t fraction = skip_while(rest, is_digit);
-
-    return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
+    return true;
 }
 
 
-static bool
+bool
 skip_bare_item(std::string_view &rest)
 {
     if (rest.empty()) {
@@ -177,7 +189,7 @@ skip_bare_item(std::string_view &rest)
     }
 
     if (c == '*' || is_alpha(c)) {
-        skip_while(rest, is_token);
+        take_while(rest, is_token);
         return true;
     }
 
@@ -186,7 +198,7 @@ skip_bare_item(std::string_view &rest)
     }
 
     if (skip(rest, ':')) {
-        skip_while(rest, is_base64);
+        take_while(rest, is_base64);
         return skip(rest, ':');
     }
 
@@ -194,102 +206,45 @@ skip_bare_item(std::string_view &rest)
 }
 
 
-static bool
-skip_parameters(std::string_view &rest)
+bool
+skip_number(std::string_view &rest)
 {
-    while (skip(rest, ';')) {
-        skip_while(rest, [](char c) { return c == ' '; });
+    skip(rest, '-');
 
-        if (rest.empty() || (!is_lower(rest.front()) && rest.front() != '*')) {
-            return false;
-        }
+    std::size_t whole = take_while(rest, is_digit).size();
 
-        skip_while(rest, is_name);
-
-        if (skip(rest, '=') && !skip_bare_item(rest)) {
-            return false;
-        }
+    if (!skip(rest, '.')) {
+        return whole >= 1 && whole <= 15;
     }
 
-    return true;
+    std::size_t fraction = take_while(rest, is_digit).size();
+
+    return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
 }
 
 
-static std::string_view
-trim(std::string_view value)
+bool
+is_name(char c)
 {
-    while (!value.empty() && is_one_of(value.front(), " \t")) {
-        value.remove_prefix(1);
-    }
-
-    while (!value.empty() && is_one_of(value.back(), " \t")) {
-        value.remove_suffix(1);
-    }
-
-    return value;
+    return is_lower(c) || is_digit(c) || is_one_of(c, "_-.*");
 }
 
 
-/* The content of a well-formed string, between its quotes. */
-static std::optional<std::string_view>
-unescape(std::string_view content, std::span<char> out)
+bool
+is_token(char c)
 {
-    if (content.find('\\') == content.npos) {
-        return content;
-    }
-
-    if (out.size() < content.size()) {
-        return std::nullopt;
-    }
-
-    std::size_t size = 0;
-
-    for (std::size_t i = 0; i < content.size(); i++) {
-        if (content[i] == '\\') {
-            i++;
-        }
-
-        out[size++] = content[i];
-    }
-
-    return std::string_view(out.data(), size);
+    return is_token_char(c) || c == ':' || c == '/';
 }
 
 
-std::optional<std::string_view>
-parse_key_field(std::string_view value, std::span<char> out)
+bool
+is_base64(char c)
 {
-    value = trim(value);
-
-    if (value.empty()) {
-        return std::nullopt;
-    }
-
-    if (value.front() != '"') {
-        if (!std::all_of(value.begin(), value.end(), is_bare)) {
-            return std::nullopt;
-        }
-
-        return value;
-    }
-
-    std::string_view rest = value;
-
-    if (!skip_string(rest)) {
-        return std::nullopt;
-    }
-
-    std::size_t quoted = value.size() - rest.size();
-
-    if (!skip_parameters(rest) || !rest.empty()) {
-        return std::nullopt;
-    }
-
-    return unescape({value.data() + 1, quoted - 2}, out);
+    return is_alphanumeric(c) || is_one_of(c, "+/=");
 }
 
 
-static bool
+bool
 is_uuid(std::string_view key)
 {
     static constexpr std::string_view form =
@@ -308,59 +263,6 @@ is_uuid(std::string_view key)
     return true;
 }
 
-
-bool
-check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
-{
-    if (key.empty() || key.size() < rules.min || key.size() > rules.max) {
-        return false;
-    }
-
-    if (!rules.uuid) {
-        return std::all_of(key.begin(), key.end(), is_printable);
-    }
-
-    if (!is_uuid(key) || out.size() < key.size()) {
-        return false;
-    }
-
-    for (std::size_t i = 0; i < key.size(); i++) {
-        out[i] = is_upper(key[i]) ? static_cast<char>(key[i] | 0x20) : key[i];
-    }
-
-    key = std::string_view(out.data(), key.size());
-    return true;
-}
-
-
-bool
-record_name(hasher &hash, std::span<const std::string_view> scope,
-            const route *where, std::string_view page, std::string_view key,
-            digest &out)
-{
-    /* the count keeps a last scope value apart from what follows the scope */
-
-    hash.start("idempotency record 1");
-    hash.number(scope.size());
-
-    for (std::string_view value : scope) {
-        hash.field(value);
-    }
-
-    if (where != nullptr) {
-        hash.field("route");
-        hash.field(where->host);
-        hash.field(where->method);
-        hash.field(where->path);
-
-    } else {
-        hash.field("any");
-    }
-
-    hash.field(page);
-    hash.field(key);
-
-    return hash.finish(out);
 }
 
 }

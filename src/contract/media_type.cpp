@@ -14,15 +14,46 @@ struct parameter {
     bool quoted = false;
 };
 
+
+media kind_of(std::string_view type, std::string_view subtype);
+bool take_parameters(std::string_view rest, parameter &boundary);
+bool take_parameter(std::string_view &rest, parameter &found);
+bool take_quoted(std::string_view &rest, std::string_view &content);
+bool is_unquoted_char(char c);
+std::string_view boundary_of(const parameter &from, std::span<char> out);
+bool is_boundary_char(char c);
+
 }
 
 
-static bool
-is_boundary_char(char c)
+media_type
+parse_media_type(std::string_view content_type, std::span<char> out)
 {
-    constexpr std::string_view others = "'()+_,-./:=? ";
+    std::string_view rest = trim_blanks(content_type);
+    std::string_view type = take_while(rest, is_token_char);
+    parameter boundary;
 
-    return is_alphanumeric(c) || others.find(c) != others.npos;
+    if (type.empty() || !skip(rest, '/')) {
+        return {};
+    }
+
+    std::string_view subtype = take_while(rest, is_token_char);
+
+    if (subtype.empty() || !take_parameters(rest, boundary)) {
+        return {};
+    }
+
+    media_type found = {kind_of(type, subtype), {}};
+
+    if (found.kind == media::multipart) {
+        found.boundary = boundary_of(boundary, out);
+
+        if (found.boundary.empty()) {
+            return {};
+        }
+    }
+
+    return found;
 }
 
 
@@ -34,110 +65,37 @@ is_boundary(std::string_view text)
 }
 
 
-/*
- * Java's "----=_Part_0_123.456" is sent without quotes by some: of the
- * characters that may be in a boundary but not in a token, those are let
- * through that start nothing else.
- */
-static bool
-is_unquoted_char(char c)
+namespace {
+
+media
+kind_of(std::string_view type, std::string_view subtype)
 {
-    constexpr std::string_view others = "/:=?";
+    constexpr std::string_view suffix = "+json";
 
-    return is_token_char(c) || others.find(c) != others.npos;
-}
-
-
-template <typename Class>
-static std::string_view
-take_while(std::string_view &rest, Class is_member)
-{
-    auto end = std::find_if_not(rest.begin(), rest.end(), is_member);
-    auto taken = rest.substr(0, static_cast<std::size_t>(end - rest.begin()));
-
-    rest.remove_prefix(taken.size());
-    return taken;
-}
-
-
-static bool
-skip(std::string_view &rest, char c)
-{
-    if (rest.empty() || rest.front() != c) {
-        return false;
+    if (subtype.size() > suffix.size()
+        && same_but_for_case(subtype.substr(subtype.size() - suffix.size()),
+                             suffix))
+    {
+        return media::json;
     }
 
-    rest.remove_prefix(1);
-    return true;
-}
-
-
-/* After the first quote.  The content stays as it is, with its escapes. */
-static bool
-take_quoted(std::string_view &rest, std::string_view &content)
-{
-    for (std::size_t i = 0; i < rest.size(); i++) {
-        if (rest[i] == '"') {
-            content = rest.substr(0, i);
-            rest.remove_prefix(i + 1);
-            return true;
+    if (same_but_for_case(type, "application")) {
+        if (same_but_for_case(subtype, "json")) {
+            return media::json;
         }
 
-        if (rest[i] == '\\' && ++i == rest.size()) {
-            return false;
-        }
-
-        if (!is_field_char(rest[i])) {
-            return false;
+        if (same_but_for_case(subtype, "x-www-form-urlencoded")) {
+            return media::form;
         }
     }
 
-    return false;
-}
-
-
-static bool
-take_parameter(std::string_view &rest, parameter &found)
-{
-    found.name = take_while(rest, is_token_char);
-
-    if (found.name.empty() || !skip(rest, '=')) {
-        return false;
+    if (same_but_for_case(type, "multipart")
+        && same_but_for_case(subtype, "form-data"))
+    {
+        return media::multipart;
     }
 
-    found.quoted = skip(rest, '"');
-
-    if (found.quoted) {
-        return take_quoted(rest, found.value);
-    }
-
-    found.value = take_while(rest, is_unquoted_char);
-    return !found.value.empty();
-}
-
-
-/* Empty: it is no boundary, or out is too short. */
-static std::string_view
-boundary_of(const parameter &from, std::span<char> out)
-{
-    std::string_view value = from.value;
-
-    if (from.quoted && value.find('\\') != value.npos) {
-        std::size_t size = 0;
-
-        for (std::size_t i = 0; i < value.size(); i++) {
-            if (size == out.size()) {
-                return {};
-            }
-
-            i += value[i] == '\\';
-            out[size++] = value[i];
-        }
-
-        value = {out.data(), size};
-    }
-
-    return is_boundary(value) ? value : std::string_view();
+    return media::other;
 }
 
 
@@ -145,7 +103,7 @@ boundary_of(const parameter &from, std::span<char> out)
  * The parameters after the subtype.  An empty one is none, RFC 9110, section
  * 5.6.6.
  */
-static bool
+bool
 take_parameters(std::string_view rest, parameter &boundary)
 {
     while (!rest.empty()) {
@@ -180,66 +138,78 @@ take_parameters(std::string_view rest, parameter &boundary)
 }
 
 
-static media
-kind_of(std::string_view type, std::string_view subtype)
+bool
+take_parameter(std::string_view &rest, parameter &found)
 {
-    constexpr std::string_view suffix = "+json";
+    found.name = take_while(rest, is_token_char);
 
-    if (subtype.size() > suffix.size()
-        && same_but_for_case(subtype.substr(subtype.size() - suffix.size()),
-                             suffix))
-    {
-        return media::json;
+    if (found.name.empty() || !skip(rest, '=')) {
+        return false;
     }
 
-    if (same_but_for_case(type, "application")) {
-        if (same_but_for_case(subtype, "json")) {
-            return media::json;
-        }
+    found.quoted = skip(rest, '"');
 
-        if (same_but_for_case(subtype, "x-www-form-urlencoded")) {
-            return media::form;
-        }
+    if (found.quoted) {
+        return take_quoted(rest, found.value);
     }
 
-    if (same_but_for_case(type, "multipart")
-        && same_but_for_case(subtype, "form-data"))
-    {
-        return media::multipart;
-    }
-
-    return media::other;
+    found.value = take_while(rest, is_unquoted_char);
+    return !found.value.empty();
 }
 
 
-media_type
-parse_media_type(std::string_view content_type, std::span<char> out)
+/* After the first quote.  The content stays as it is, with its escapes. */
+bool
+take_quoted(std::string_view &rest, std::string_view &content)
 {
-    std::string_view rest = trim_blanks(content_type);
-    std::string_view type = take_while(rest, is_token_char);
-    parameter boundary;
+    for (std::size_t i = 0; i < rest.size(); i++) {
+        if (rest[i] == '"') {
+            content = rest.substr(0, i);
+            rest.remove_prefix(i + 1);
+            return true;
+        }
 
-    if (type.empty() || !skip(rest, '/')) {
-        return {};
-    }
+        if (rest[i] == '\\' && ++i == rest.size()) {
+            return false;
+        }
 
-    std::string_view subtype = take_while(rest, is_token_char);
-
-    if (subtype.empty() || !take_parameters(rest, boundary)) {
-        return {};
-    }
-
-    media_type found = {kind_of(type, subtype), {}};
-
-    if (found.kind == media::multipart) {
-        found.boundary = boundary_of(boundary, out);
-
-        if (found.boundary.empty()) {
-            return {};
+        if (!is_field_char(rest[i])) {
+            return false;
         }
     }
 
-    return found;
+    return false;
+}
+
+
+/*
+ * Java's "----=_Part_0_123.456" is sent without quotes by some: of the
+ * characters that may be in a boundary but not in a token, those are let
+ * through that start nothing else.
+ */
+bool
+is_unquoted_char(char c)
+{
+    return is_token_char(c) || is_one_of(c, "/:=?");
+}
+
+
+/* Empty: it is no boundary, or out is too short. */
+std::string_view
+boundary_of(const parameter &from, std::span<char> out)
+{
+    auto value = from.quoted ? unescape_quoted(from.value, out) : from.value;
+
+    return value && is_boundary(*value) ? *value : std::string_view();
+}
+
+
+bool
+is_boundary_char(char c)
+{
+    return is_alphanumeric(c) || is_one_of(c, "'()+_,-./:=? ");
+}
+
 }
 
 }

@@ -6,7 +6,11 @@
 
 namespace idempotency {
 
-static constexpr std::string_view line_break = "\r\n";
+namespace {
+
+constexpr std::string_view line_break = "\r\n";
+
+}
 
 
 void
@@ -14,8 +18,7 @@ multipart_hasher::start(std::string_view boundary)
 {
     constexpr std::string_view before = "\r\n--";
 
-    /* that it has no line break is what matching relies on */
-
+    /* That it has no line break is what matching relies on. */
     if (!is_boundary(boundary)) {
         state_ = state::failed;
         return;
@@ -30,13 +33,6 @@ multipart_hasher::start(std::string_view boundary)
     state_ = state::first_line;
 
     parts_.start("idempotency multipart 1");
-}
-
-
-std::string_view
-multipart_hasher::dash_boundary() const
-{
-    return {delimiter_.data() + 2, delimiter_size_ - 2};
 }
 
 
@@ -61,10 +57,29 @@ multipart_hasher::feed(std::string_view piece)
 }
 
 
-void
-multipart_hasher::expect(char c, char expected, state next)
+multipart_result
+multipart_hasher::finish(hasher &out)
 {
-    state_ = c == expected ? next : state::failed;
+    digest parts;
+    state last = state_;
+
+    state_ = state::failed;
+
+    if (last == state::no_memory) {
+        return multipart_result::no_memory;
+    }
+
+    if (last != state::closed && last != state::closed_end) {
+        return multipart_result::not_multipart;
+    }
+
+    if (!parts_.finish(parts)) {
+        return multipart_result::no_memory;
+    }
+
+    out.number(count_);
+    out.bytes(parts.data(), parts.size());
+    return multipart_result::ok;
 }
 
 
@@ -98,6 +113,13 @@ multipart_hasher::step(char c)
     case state::closed_end: state_ = state::failed; return;
     default: step_delimited(c);
     }
+}
+
+
+void
+multipart_hasher::expect(char c, char expected, state next)
+{
+    state_ = c == expected ? next : state::failed;
 }
 
 
@@ -166,39 +188,6 @@ multipart_hasher::feed_header(std::string_view piece)
 }
 
 
-bool
-multipart_hasher::read_line(std::string_view text, std::size_t at, line &read)
-{
-    std::size_t colon = text.find(':');
-
-    /* a boundary may look like a field, and a server may look for it first */
-
-    if (colon == text.npos || text.starts_with(dash_boundary())
-        || !std::all_of(text.begin(), text.end(), is_field_char))
-    {
-        return false;
-    }
-
-    std::string_view name = text.substr(0, colon);
-
-    if (name.empty() || !std::all_of(name.begin(), name.end(), is_token_char))
-    {
-        return false;
-    }
-
-    std::string_view value = trim_blanks(text.substr(colon + 1));
-    auto begin = header_.begin() + static_cast<std::ptrdiff_t>(at);
-
-    std::transform(name.begin(), name.end(), begin, to_lower);
-
-    read.at = static_cast<std::uint16_t>(at);
-    read.name = static_cast<std::uint16_t>(name.size());
-    read.value_at = static_cast<std::uint16_t>(value.data() - header_.data());
-    read.value = static_cast<std::uint16_t>(value.size());
-    return true;
-}
-
-
 /* The whole header is there, with the empty line after it. */
 bool
 multipart_hasher::read_header()
@@ -246,11 +235,42 @@ multipart_hasher::read_header()
 }
 
 
+bool
+multipart_hasher::read_line(std::string_view text, std::size_t at, line &read)
+{
+    std::size_t colon = text.find(':');
+
+    /* A boundary may look like a field, and a server may look for it first. */
+    if (colon == text.npos || text.starts_with(dash_boundary())
+        || !std::all_of(text.begin(), text.end(), is_field_char))
+    {
+        return false;
+    }
+
+    std::string_view name = text.substr(0, colon);
+
+    if (name.empty() || !std::all_of(name.begin(), name.end(), is_token_char))
+    {
+        return false;
+    }
+
+    std::string_view value = trim_blanks(text.substr(colon + 1));
+    auto begin = header_.begin() + static_cast<std::ptrdiff_t>(at);
+
+    std::transform(name.begin(), name.end(), begin, to_lower);
+
+    read.at = static_cast<std::uint16_t>(at);
+    read.name = static_cast<std::uint16_t>(name.size());
+    read.value_at = static_cast<std::uint16_t>(value.data() - header_.data());
+    read.value = static_cast<std::uint16_t>(value.size());
+    return true;
+}
+
+
 void
 multipart_hasher::start_content()
 {
-    /* an own digest, as the length is not known beforehand */
-
+    /* An own digest, as the length is not known beforehand. */
     content_.start("idempotency part 1");
     state_ = state::content;
     before_ = line_end::start;
@@ -258,37 +278,69 @@ multipart_hasher::start_content()
 }
 
 
-void
-multipart_hasher::end_part()
+/*
+ * Most of a content is in no line that could be a boundary: it is looked
+ * through for line ends, and what of the piece is content is hashed at once.
+ */
+std::size_t
+multipart_hasher::feed_content(std::string_view piece)
 {
-    digest content;
+    std::size_t held = pending();
+    std::size_t at = 0;
+    std::size_t cr = piece.find('\r');
+    std::size_t lf = piece.find('\n');
 
-    if (before_ != line_end::crlf) {
-        state_ = state::failed;
-        return;
+    while (at < piece.size() && matched_ < dash_boundary().size()) {
+        if (match_content(piece[at])) {
+            at++;
+            continue;
+        }
+
+        hash_held(held);
+        held = 0;
+        matched_ = 0;
+        before_ = line_end::none;
+
+        /* Each is looked for from the last one only: linear in all. */
+        cr = cr < at ? piece.find('\r', at) : cr;
+        lf = lf < at ? piece.find('\n', at) : lf;
+        at = std::min({cr, lf, piece.size()});
+
+        if (at < piece.size()) {
+            before_ = at == cr ? line_end::cr : line_end::lf;
+            at++;
+        }
     }
 
-    if (!content_.finish(content)) {
-        state_ = state::no_memory;
-        return;
+    content_.bytes(piece.data(), at - (pending() - held));
+
+    if (matched_ == dash_boundary().size()) {
+        end_part();
     }
 
-    parts_.bytes(content.data(), content.size());
-    count_++;
-    state_ = state::delimited;
+    return at;
 }
 
 
-/* How many of the last bytes are content only if no boundary follows. */
-std::size_t
-multipart_hasher::pending() const
+/* Whether c goes on with what may be a boundary. */
+bool
+multipart_hasher::match_content(char c)
 {
-    switch (before_) {
-    case line_end::none: return 0;
-    case line_end::start: return matched_;
-    case line_end::crlf: return matched_ + 2;
-    default: return matched_ + 1;
+    if (before_ == line_end::none) {
+        return false;
     }
+
+    if (before_ == line_end::cr && matched_ == 0 && c == '\n') {
+        before_ = line_end::crlf;
+        return true;
+    }
+
+    if (c != dash_boundary()[matched_]) {
+        return false;
+    }
+
+    matched_++;
+    return true;
 }
 
 
@@ -318,96 +370,44 @@ multipart_hasher::hash_held(std::size_t size)
 }
 
 
-/* Whether c goes on with what may be a boundary. */
-bool
-multipart_hasher::match_content(char c)
-{
-    if (before_ == line_end::none) {
-        return false;
-    }
-
-    if (before_ == line_end::cr && matched_ == 0 && c == '\n') {
-        before_ = line_end::crlf;
-        return true;
-    }
-
-    if (c != dash_boundary()[matched_]) {
-        return false;
-    }
-
-    matched_++;
-    return true;
-}
-
-
-/*
- * Most of a content is in no line that could be a boundary: it is looked
- * through for line ends, and what of the piece is content is hashed at once.
- */
+/* How many of the last bytes are content only if no boundary follows. */
 std::size_t
-multipart_hasher::feed_content(std::string_view piece)
+multipart_hasher::pending() const
 {
-    std::size_t held = pending();
-    std::size_t at = 0;
-    std::size_t cr = piece.find('\r');
-    std::size_t lf = piece.find('\n');
-
-    while (at < piece.size() && matched_ < dash_boundary().size()) {
-        if (match_content(piece[at])) {
-            at++;
-            continue;
-        }
-
-        hash_held(held);
-        held = 0;
-        matched_ = 0;
-        before_ = line_end::none;
-
-        /* each is looked for from the last one only: linear in all */
-
-        cr = cr < at ? piece.find('\r', at) : cr;
-        lf = lf < at ? piece.find('\n', at) : lf;
-        at = std::min({cr, lf, piece.size()});
-
-        if (at < piece.size()) {
-            before_ = at == cr ? line_end::cr : line_end::lf;
-            at++;
-        }
+    switch (before_) {
+    case line_end::none: return 0;
+    case line_end::start: return matched_;
+    case line_end::crlf: return matched_ + 2;
+    default: return matched_ + 1;
     }
-
-    content_.bytes(piece.data(), at - (pending() - held));
-
-    if (matched_ == dash_boundary().size()) {
-        end_part();
-    }
-
-    return at;
 }
 
 
-multipart_result
-multipart_hasher::finish(hasher &out)
+void
+multipart_hasher::end_part()
 {
-    digest parts;
-    state last = state_;
+    digest content;
 
-    state_ = state::failed;
-
-    if (last == state::no_memory) {
-        return multipart_result::no_memory;
+    if (before_ != line_end::crlf) {
+        state_ = state::failed;
+        return;
     }
 
-    if (last != state::closed && last != state::closed_end) {
-        return multipart_result::not_multipart;
+    if (!content_.finish(content)) {
+        state_ = state::no_memory;
+        return;
     }
 
-    if (!parts_.finish(parts)) {
-        return multipart_result::no_memory;
-    }
+    parts_.bytes(content.data(), content.size());
+    count_++;
+    state_ = state::delimited;
+}
 
-    out.number(count_);
-    out.bytes(parts.data(), parts.size());
-    return multipart_result::ok;
+
+std::string_view
+multipart_hasher::dash_boundary() const
+{
+    return {delimiter_.data() + 2, delimiter_size_ - 2};
 }
 
 }

@@ -1,9 +1,24 @@
 #include "contract/outcome.h"
 
+#include "contract/ascii.h"
+
 #include <algorithm>
 #include <charconv>
 
 namespace idempotency {
+
+namespace {
+
+bool parse_token(std::string_view token, app_word &word);
+bool parse_seconds(std::string_view text, std::uint64_t &ms);
+outcome end_of_run(const evidence &seen, const app_word &word,
+                   const outcome_rules &rules);
+outcome kept(ending end, std::uint64_t ttl, const app_word &word);
+bool is_unknown_status(const outcome_rules &rules, unsigned status);
+bool is_unknown_grpc_status(int status);
+
+}
+
 
 ttl_match
 ttl_of(std::span<const ttl_rule> rules, unsigned status)
@@ -42,83 +57,6 @@ ttl_without_response(std::span<const ttl_rule> rules)
 }
 
 
-static constexpr char
-to_lower(char c)
-{
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
-}
-
-
-/* Whether text begins with the word, which is in lower case. */
-static bool
-begins_with(std::string_view text, std::string_view word)
-{
-    return text.size() >= word.size()
-           && std::equal(word.begin(), word.end(), text.begin(),
-                         [](char a, char b) { return a == to_lower(b); });
-}
-
-
-static bool
-is_word(std::string_view text, std::string_view word)
-{
-    return text.size() == word.size() && begins_with(text, word);
-}
-
-
-static bool
-parse_seconds(std::string_view text, std::uint64_t &ms)
-{
-    std::uint64_t seconds = 0;
-    const char *end = text.data() + text.size();
-    std::from_chars_result parsed = std::from_chars(text.data(), end, seconds);
-
-    if (parsed.ec != std::errc() || parsed.ptr != end
-        || seconds > UINT64_MAX / 1000)
-    {
-        return false;
-    }
-
-    ms = seconds * 1000;
-    return true;
-}
-
-
-static bool
-parse_token(std::string_view token, app_word &word)
-{
-    static constexpr std::string_view ttl = "ttl=";
-
-    if (is_word(token, "release")) {
-        word.release = true;
-        return true;
-    }
-
-    if (is_word(token, "discard")) {
-        word.discard = true;
-        return true;
-    }
-
-    if (!begins_with(token, ttl)) {
-        return false;
-    }
-
-    std::uint64_t ms = 0;
-
-    token.remove_prefix(ttl.size());
-
-    if (!parse_seconds(token, ms)) {
-        return false;
-    }
-
-    /* each one only shortens, so the shortest holds */
-
-    word.ttl = word.has_ttl ? std::min(word.ttl, ms) : ms;
-    word.has_ttl = true;
-    return true;
-}
-
-
 bool
 parse_app_word(std::string_view value, app_word &word)
 {
@@ -142,8 +80,7 @@ parse_app_word(std::string_view value, app_word &word)
         start = value.find_first_not_of(separators, end);
     }
 
-    /* "nothing was executed" leaves nothing to discard or to time */
-
+    /* "nothing was executed" leaves nothing to discard or to time. */
     if (said.release && (said.discard || said.has_ttl)) {
         return false;
     }
@@ -153,59 +90,87 @@ parse_app_word(std::string_view value, app_word &word)
 }
 
 
-static outcome
-kept(ending end, std::uint64_t ttl, const app_word &word)
+outcome
+decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
 {
-    if (word.has_ttl) {
-        ttl = std::min(ttl, word.ttl);
+    outcome how = end_of_run(seen, word, rules);
+
+    /* Nobody has spoken of the earlier run, unless by "release". */
+    if (how.end == ending::released && seen.again && !word.release) {
+        return {ending::unknown, ttl_without_response(rules.ttl)};
     }
 
-    /* a record that lasts no time is none */
+    return how;
+}
 
-    if (ttl == 0) {
-        return {ending::released, 0};
+
+namespace {
+
+bool
+parse_token(std::string_view token, app_word &word)
+{
+    static constexpr std::string_view ttl = "ttl=";
+
+    if (same_but_for_case(token, "release")) {
+        word.release = true;
+        return true;
     }
 
-    return {end, ttl};
+    if (same_but_for_case(token, "discard")) {
+        word.discard = true;
+        return true;
+    }
+
+    if (!starts_with_but_for_case(token, ttl)) {
+        return false;
+    }
+
+    std::uint64_t ms = 0;
+
+    token.remove_prefix(ttl.size());
+
+    if (!parse_seconds(token, ms)) {
+        return false;
+    }
+
+    /* Each one only shortens, so the shortest holds. */
+    word.ttl = word.has_ttl ? std::min(word.ttl, ms) : ms;
+    word.has_ttl = true;
+    return true;
 }
 
 
-static bool
-is_unknown_status(const outcome_rules &rules, unsigned status)
+bool
+parse_seconds(std::string_view text, std::uint64_t &ms)
 {
-    return std::find(rules.unknown_status.begin(), rules.unknown_status.end(),
-                     status)
-           != rules.unknown_status.end();
+    std::uint64_t seconds = 0;
+    const char *end = text.data() + text.size();
+    std::from_chars_result parsed = std::from_chars(text.data(), end, seconds);
+
+    if (parsed.ec != std::errc() || parsed.ptr != end
+        || seconds > UINT64_MAX / 1000)
+    {
+        return false;
+    }
+
+    ms = seconds * 1000;
+    return true;
 }
 
 
-static bool
-is_unknown_grpc_status(int status)
-{
-    /*
-     * CANCELLED, UNKNOWN and DEADLINE_EXCEEDED are also what a gateway or
-     * a client library says that got no answer.  No status is no word.
-     */
-
-    return status < 0 || status == 1 || status == 2 || status == 4;
-}
-
-
-static outcome
+outcome
 end_of_run(const evidence &seen, const app_word &word,
            const outcome_rules &rules)
 {
     const outcome released = {ending::released, 0};
     const outcome unknown = {ending::unknown, ttl_without_response(rules.ttl)};
 
-    /* without either, a response is nginx's own error page */
-
+    /* Without either, a response is nginx's own error page. */
     if (!seen.sent && !seen.own_handler) {
         return released;
     }
 
-    /* even if complete: error_page or a later peer may have dressed it up */
-
+    /* Even if complete: error_page or a later peer may have dressed it up. */
     if ((seen.sent && seen.unanswered) || !seen.complete) {
         return unknown;
     }
@@ -222,8 +187,7 @@ end_of_run(const evidence &seen, const app_word &word,
         return is_unknown_grpc_status(seen.grpc_status) ? unknown : released;
     }
 
-    /* an interim answer that nginx took for the last one, or an upgrade */
-
+    /* An interim answer that nginx took for the last one, or an upgrade. */
     if (seen.status < 200) {
         return unknown;
     }
@@ -244,17 +208,41 @@ end_of_run(const evidence &seen, const app_word &word,
 
 
 outcome
-decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
+kept(ending end, std::uint64_t ttl, const app_word &word)
 {
-    outcome how = end_of_run(seen, word, rules);
-
-    /* nobody has spoken of the earlier run, unless by "release" */
-
-    if (how.end == ending::released && seen.again && !word.release) {
-        return {ending::unknown, ttl_without_response(rules.ttl)};
+    if (word.has_ttl) {
+        ttl = std::min(ttl, word.ttl);
     }
 
-    return how;
+    /* A record that lasts no time is none. */
+    if (ttl == 0) {
+        return {ending::released, 0};
+    }
+
+    return {end, ttl};
+}
+
+
+bool
+is_unknown_status(const outcome_rules &rules, unsigned status)
+{
+    return std::find(rules.unknown_status.begin(), rules.unknown_status.end(),
+                     status)
+           != rules.unknown_status.end();
+}
+
+
+bool
+is_unknown_grpc_status(int status)
+{
+    /*
+     * CANCELLED, UNKNOWN and DEADLINE_EXCEEDED are also what a gateway or
+     * a client library says that got no answer.  No status is no word.
+     */
+
+    return status < 0 || status == 1 || status == 2 || status == 4;
+}
+
 }
 
 }

@@ -4,26 +4,17 @@
 
 namespace idempotency {
 
+namespace {
+
+char escaped(std::string_view text, std::size_t at);
+
+}
+
+
 std::size_t
 count_segments(std::string_view text)
 {
     return static_cast<std::size_t>(std::count(text.begin(), text.end(), '/'));
-}
-
-
-/* The character that "~0" or "~1" stands for; 0: it is no escape. */
-static char
-escaped(std::string_view text, std::size_t at)
-{
-    if (at + 1 >= text.size()) {
-        return 0;
-    }
-
-    switch (text[at + 1]) {
-    case '0': return '~';
-    case '1': return '/';
-    default: return 0;
-    }
 }
 
 
@@ -73,6 +64,26 @@ has_wildcard(const json_pointer &pointer)
 {
     return std::find(pointer.segments.begin(), pointer.segments.end(), "*")
            != pointer.segments.end();
+}
+
+
+namespace {
+
+/* The character that "~0" or "~1" stands for; 0: it is no escape. */
+char
+escaped(std::string_view text, std::size_t at)
+{
+    if (at + 1 >= text.size()) {
+        return 0;
+    }
+
+    switch (text[at + 1]) {
+    case '0': return '~';
+    case '1': return '/';
+    default: return 0;
+    }
+}
+
 }
 
 }

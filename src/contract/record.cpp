@@ -1,80 +1,45 @@
 #include "contract/record.h"
 
+#include "contract/little_endian.h"
+
 #include <cstring>
 
 namespace idempotency {
 
-static constexpr std::uint8_t version = 1;
-static constexpr std::uint8_t flag_own_location = 1;
+namespace {
+
+constexpr std::uint8_t version = 1;
+constexpr std::uint8_t flag_own_location = 1;
 
 /* Where the parts of the fixed head lie. */
-static constexpr std::size_t at_version = 0;
-static constexpr std::size_t at_flags = 1;
-static constexpr std::size_t at_status = 2;
-static constexpr std::size_t at_plain_type = 4;
-static constexpr std::size_t at_headers = 6;
-static constexpr std::size_t at_trailers = 8;
-static constexpr std::size_t at_status_line = 10;
-static constexpr std::size_t at_content_type = 12;
-static constexpr std::size_t at_charset = 14;
-static constexpr std::size_t at_content_length = 16;
-static constexpr std::size_t at_last_modified = 24;
-static constexpr std::size_t at_body = 32;
-static constexpr std::size_t head_size = 40;
+constexpr std::size_t at_version = 0;
+constexpr std::size_t at_flags = 1;
+constexpr std::size_t at_status = 2;
+constexpr std::size_t at_plain_type = 4;
+constexpr std::size_t at_headers = 6;
+constexpr std::size_t at_trailers = 8;
+constexpr std::size_t at_status_line = 10;
+constexpr std::size_t at_content_type = 12;
+constexpr std::size_t at_charset = 14;
+constexpr std::size_t at_content_length = 16;
+constexpr std::size_t at_last_modified = 24;
+constexpr std::size_t at_body = 32;
+constexpr std::size_t head_size = 40;
 
-static constexpr std::size_t field_head_size = 6;
-
-
-template <typename Integer>
-static std::uint8_t *
-put(std::uint8_t *out, Integer value)
-{
-    for (std::size_t i = 0; i < sizeof(Integer); i++) {
-        *out++ = static_cast<std::uint8_t>(value >> (8 * i));
-    }
-
-    return out;
-}
+constexpr std::size_t field_head_size = 6;
 
 
-template <typename Integer>
-static Integer
-get(const std::uint8_t *in)
-{
-    std::uint64_t value = 0;
+bool take_head(std::span<const std::uint8_t> &rest, response_head &head);
+bool take_fields(std::span<const std::uint8_t> &rest, std::size_t count);
+bool take_text(std::span<const std::uint8_t> &rest, std::size_t size,
+               std::string_view &text);
+bool take(std::span<const std::uint8_t> &rest, std::uint64_t size,
+          std::span<const std::uint8_t> &taken);
+bool take_field(const std::uint8_t *&in, std::size_t &left, field &f);
+void put_u16(std::uint8_t *out, std::size_t value);
+std::uint8_t *put_text(std::uint8_t *out, std::string_view text);
+std::string_view text_at(const std::uint8_t *in, std::size_t size);
 
-    for (std::size_t i = 0; i < sizeof(Integer); i++) {
-        value |= static_cast<std::uint64_t>(in[i]) << (8 * i);
-    }
-
-    return static_cast<Integer>(value);
-}
-
-
-static void
-put_u16(std::uint8_t *out, std::size_t value)
-{
-    put(out, static_cast<std::uint16_t>(value));
-}
-
-
-static std::uint8_t *
-put_text(std::uint8_t *out, std::string_view text)
-{
-    /* an empty view may point nowhere, which memcpy() must not be given */
-
-    if (!text.empty()) {
-        std::memcpy(out, text.data(), text.size());
-    }
-
-    return out + text.size();
-}
-
-
-static std::string_view
-text_at(const std::uint8_t *in, std::size_t size)
-{
-    return {reinterpret_cast<const char *>(in), size};
 }
 
 
@@ -125,8 +90,8 @@ encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
     put_u16(out + at_content_type, head.content_type.size());
     put_u16(out + at_charset, head.charset.size());
 
-    put(out + at_content_length, head.content_length);
-    put(out + at_last_modified, head.last_modified);
+    put_little_endian(out + at_content_length, head.content_length);
+    put_little_endian(out + at_last_modified, head.last_modified);
 
     set_body(out, 0, 0);
 
@@ -139,8 +104,8 @@ encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
 std::uint8_t *
 encode(std::uint8_t *out, const field &f)
 {
-    out = put(out, static_cast<std::uint16_t>(f.name.size()));
-    out = put(out, static_cast<std::uint32_t>(f.value.size()));
+    out = put_little_endian(out, static_cast<std::uint16_t>(f.name.size()));
+    out = put_little_endian(out, static_cast<std::uint32_t>(f.value.size()));
     out = put_text(out, f.name);
     return put_text(out, f.value);
 }
@@ -151,89 +116,7 @@ set_body(std::uint8_t *head, std::uint64_t body_length,
          std::size_t trailer_fields)
 {
     put_u16(head + at_trailers, trailer_fields);
-    put(head + at_body, body_length);
-}
-
-
-/* Takes the first size bytes away; false: there are not as many. */
-static bool
-take(std::span<const std::uint8_t> &rest, std::uint64_t size,
-     std::span<const std::uint8_t> &taken)
-{
-    if (size > rest.size()) {
-        return false;
-    }
-
-    taken = rest.first(static_cast<std::size_t>(size));
-    rest = rest.subspan(taken.size());
-    return true;
-}
-
-
-static bool
-take_text(std::span<const std::uint8_t> &rest, std::size_t size,
-          std::string_view &text)
-{
-    std::span<const std::uint8_t> taken;
-
-    if (!take(rest, size, taken)) {
-        return false;
-    }
-
-    text = text_at(taken.data(), taken.size());
-    return true;
-}
-
-
-static bool
-take_fields(std::span<const std::uint8_t> &rest, std::size_t count)
-{
-    std::span<const std::uint8_t> taken;
-
-    for (std::size_t i = 0; i < count; i++) {
-        if (!take(rest, field_head_size, taken)) {
-            return false;
-        }
-
-        std::uint64_t name = get<std::uint16_t>(taken.data());
-        std::uint64_t value = get<std::uint32_t>(taken.data() + 2);
-
-        if (!take(rest, name + value, taken)) {
-            return false;
-        }
-    }
-
-    return true;
-}
-
-
-static bool
-take_head(std::span<const std::uint8_t> &rest, response_head &head)
-{
-    const std::uint8_t *in = rest.data();
-    std::span<const std::uint8_t> fixed;
-
-    /* an unknown flag might change what the rest means */
-
-    if (!take(rest, head_size, fixed) || in[at_version] != version
-        || (in[at_flags] & ~flag_own_location) != 0)
-    {
-        return false;
-    }
-
-    head.status = get<std::uint16_t>(in + at_status);
-    head.content_type_length = get<std::uint16_t>(in + at_plain_type);
-    head.own_location = (in[at_flags] & flag_own_location) != 0;
-    head.content_length = get<std::int64_t>(in + at_content_length);
-    head.last_modified = get<std::int64_t>(in + at_last_modified);
-
-    return take_text(rest, get<std::uint16_t>(in + at_status_line),
-                     head.status_line)
-           && take_text(rest, get<std::uint16_t>(in + at_content_type),
-                        head.content_type)
-           && take_text(rest, get<std::uint16_t>(in + at_charset),
-                        head.charset)
-           && head.content_type_length <= head.content_type.size();
+    put_little_endian(head + at_body, body_length);
 }
 
 
@@ -243,21 +126,21 @@ response_reader::open(std::span<const std::uint8_t> bytes)
     const std::uint8_t *in = bytes.data();
     response_reader read;
 
-    /* what was opened before must not be found after a failure */
-
+    /* What was opened before must not be found after a failure. */
     *this = response_reader();
 
     if (!take_head(bytes, read.head_)) {
         return false;
     }
 
-    read.headers_ = get<std::uint16_t>(in + at_headers);
-    read.trailers_ = get<std::uint16_t>(in + at_trailers);
+    read.headers_ = get_little_endian<std::uint16_t>(in + at_headers);
+    read.trailers_ = get_little_endian<std::uint16_t>(in + at_trailers);
 
     read.header_ = bytes.data();
 
     if (!take_fields(bytes, read.headers_)
-        || !take(bytes, get<std::uint64_t>(in + at_body), read.body_))
+        || !take(bytes, get_little_endian<std::uint64_t>(in + at_body),
+                 read.body_))
     {
         return false;
     }
@@ -273,44 +156,154 @@ response_reader::open(std::span<const std::uint8_t> bytes)
 }
 
 
-static const std::uint8_t *
-read_field(const std::uint8_t *in, field &f)
-{
-    std::size_t name = get<std::uint16_t>(in);
-    std::size_t value = get<std::uint32_t>(in + 2);
-
-    in += field_head_size;
-
-    f.name = text_at(in, name);
-    f.value = text_at(in + name, value);
-
-    return in + name + value;
-}
-
-
 bool
 response_reader::next_header(field &f)
 {
-    if (headers_ == 0) {
-        return false;
-    }
-
-    headers_--;
-    header_ = read_field(header_, f);
-    return true;
+    return take_field(header_, headers_, f);
 }
 
 
 bool
 response_reader::next_trailer(field &f)
 {
-    if (trailers_ == 0) {
+    return take_field(trailer_, trailers_, f);
+}
+
+
+namespace {
+
+bool
+take_head(std::span<const std::uint8_t> &rest, response_head &head)
+{
+    const std::uint8_t *in = rest.data();
+    std::span<const std::uint8_t> fixed;
+
+    /* An unknown flag might change what the rest means. */
+    if (!take(rest, head_size, fixed) || in[at_version] != version
+        || (in[at_flags] & ~flag_own_location) != 0)
+    {
         return false;
     }
 
-    trailers_--;
-    trailer_ = read_field(trailer_, f);
+    head.status = get_little_endian<std::uint16_t>(in + at_status);
+    head.content_type_length = get_little_endian<std::uint16_t>(
+        in + at_plain_type);
+    head.own_location = (in[at_flags] & flag_own_location) != 0;
+    head.content_length = get_little_endian<std::int64_t>(in
+                                                          + at_content_length);
+    head.last_modified = get_little_endian<std::int64_t>(in
+                                                         + at_last_modified);
+
+    return take_text(rest,
+                     get_little_endian<std::uint16_t>(in + at_status_line),
+                     head.status_line)
+           && take_text(rest,
+                        get_little_endian<std::uint16_t>(in + at_content_type),
+                        head.content_type)
+           && take_text(rest,
+                        get_little_endian<std::uint16_t>(in + at_charset),
+                        head.charset)
+           && head.content_type_length <= head.content_type.size();
+}
+
+
+bool
+take_fields(std::span<const std::uint8_t> &rest, std::size_t count)
+{
+    std::span<const std::uint8_t> taken;
+
+    for (std::size_t i = 0; i < count; i++) {
+        if (!take(rest, field_head_size, taken)) {
+            return false;
+        }
+
+        std::uint64_t name = get_little_endian<std::uint16_t>(taken.data());
+        std::uint64_t value = get_little_endian<std::uint32_t>(taken.data()
+                                                               + 2);
+
+        if (!take(rest, name + value, taken)) {
+            return false;
+        }
+    }
+
     return true;
+}
+
+
+bool
+take_text(std::span<const std::uint8_t> &rest, std::size_t size,
+          std::string_view &text)
+{
+    std::span<const std::uint8_t> taken;
+
+    if (!take(rest, size, taken)) {
+        return false;
+    }
+
+    text = text_at(taken.data(), taken.size());
+    return true;
+}
+
+
+/* Takes the first size bytes away; false: there are not as many. */
+bool
+take(std::span<const std::uint8_t> &rest, std::uint64_t size,
+     std::span<const std::uint8_t> &taken)
+{
+    if (size > rest.size()) {
+        return false;
+    }
+
+    taken = rest.first(static_cast<std::size_t>(size));
+    rest = rest.subspan(taken.size());
+    return true;
+}
+
+
+bool
+take_field(const std::uint8_t *&in, std::size_t &left, field &f)
+{
+    if (left == 0) {
+        return false;
+    }
+
+    std::size_t name = get_little_endian<std::uint16_t>(in);
+    std::size_t value = get_little_endian<std::uint32_t>(in + 2);
+
+    in += field_head_size;
+    f.name = text_at(in, name);
+    f.value = text_at(in + name, value);
+    in += name + value;
+    left--;
+    return true;
+}
+
+
+void
+put_u16(std::uint8_t *out, std::size_t value)
+{
+    put_little_endian(out, static_cast<std::uint16_t>(value));
+}
+
+
+std::uint8_t *
+put_text(std::uint8_t *out, std::string_view text)
+{
+    /* An empty view may point nowhere, which memcpy() must not be given. */
+    if (!text.empty()) {
+        std::memcpy(out, text.data(), text.size());
+    }
+
+    return out + text.size();
+}
+
+
+std::string_view
+text_at(const std::uint8_t *in, std::size_t size)
+{
+    return {reinterpret_cast<const char *>(in), size};
+}
+
 }
 
 }

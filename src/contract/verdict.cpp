@@ -20,8 +20,7 @@ judge(record_state state, bool same_fingerprint)
     case record_state::unknown: break;
     }
 
-    /* also a state from elsewhere that this version does not know */
-
+    /* Also for a state from elsewhere that this version does not know. */
     return verdict::unknown;
 }
 

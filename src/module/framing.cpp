@@ -76,7 +76,9 @@ is_readable_json(const context &ctx)
     const ngx_http_headers_out_t &out = ctx.request->headers_out;
     std::array<char, max_boundary> unused;
 
-    return is_kept(ctx.capture) && out.content_encoding == nullptr
+    /* Many an application sends its usual type with nothing, and means it. */
+    return is_kept(ctx.capture) && ctx.capture.size > 0
+           && out.content_encoding == nullptr
            && parse_media_type(view(out.content_type), unused).kind
                   == media::json;
 }

@@ -317,12 +317,28 @@ send_grpc(context &ctx, const problem &p, sender send)
 }
 
 
+/* Then the operator's page answers, with our headers. */
+bool
+has_page(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    return !ctx.grpc && !r->error_page
+           && has_error_page(core_location(r), status_of(ctx.conf, ctx.error));
+}
+
+
 void
 answer_refused(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
     const problem &p = describe(ctx.error);
     ngx_uint_t status = status_of(ctx.conf, ctx.error);
+
+    if (has_page(ctx)) {
+        ngx_http_finalize_request(r, static_cast<ngx_int_t>(status));
+        return;
+    }
 
     /* An error page that has led here must not give the answer its status. */
     r->err_status = 0;
@@ -382,7 +398,6 @@ send_problem(context &ctx, error_code code)
 {
     ngx_http_request_t *r = ctx.request;
     const problem &p = describe(code);
-    ngx_uint_t status = status_of(ctx.conf, code);
     ngx_str_t name = str(p.name);
 
     bool again = ctx.at == stage::refused;
@@ -399,10 +414,7 @@ send_problem(context &ctx, error_code code)
         }
     }
 
-    bool page = !ctx.grpc && !r->error_page
-                && has_error_page(core_location(r), status);
-
-    if (!page && is_unread_call(ctx)) {
+    if (!again && is_unread_call(ctx)) {
         return read_call(ctx, answer_refused);
     }
 
@@ -410,9 +422,8 @@ send_problem(context &ctx, error_code code)
         r->keepalive = 0;
     }
 
-    /* Then the operator's page answers, with our headers. */
-    if (page) {
-        return static_cast<ngx_int_t>(status);
+    if (has_page(ctx)) {
+        return static_cast<ngx_int_t>(status_of(ctx.conf, code));
     }
 
     answer_refused(ctx);

@@ -1,5 +1,6 @@
 #include "module/directives.h"
 #include "store/redis.h"
+#include "store/redis_tls.h"
 #include "store/redis_url.h"
 
 namespace idempotency {
@@ -8,10 +9,9 @@ namespace {
 
 constexpr ngx_int_t most_connections = 64;
 constexpr std::size_t longest_password = 4096;
-constexpr int verify_depth = 9;
 
 
-/* What is written in idempotency_store, before it is made into settings. */
+/* The parameters of idempotency_store as they are written. */
 struct redis_words {
     redis_url url;
     ngx_str_t prefix = ngx_string("idem:");
@@ -49,29 +49,86 @@ constexpr parameter known_parameters[] = {
 };
 
 
-bool
-wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what)
-{
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "idempotency store \"%V\": %s",
-                       &settings.name, what);
-    return false;
+bool read_parameter(ngx_conf_t *cf, const redis_settings &settings,
+                    const ngx_str_t &text, redis_words &words, unsigned &seen);
+bool read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words);
+bool read_credentials(ngx_conf_t *cf, redis_settings &settings,
+                      const redis_words &words);
+bool find_server(ngx_conf_t *cf, redis_settings &settings,
+                 const redis_url &url);
+bool set_up_tls(ngx_conf_t *cf, redis_settings &settings,
+                const redis_words &words);
+bool read_time(ngx_str_t &text, ngx_msec_t &out);
+bool decode(ngx_conf_t *cf, std::string_view text, ngx_str_t &out);
+bool read_password(ngx_conf_t *cf, const redis_settings &settings,
+                   ngx_str_t name, ngx_str_t &out);
+bool set_tls_name(ngx_conf_t *cf, tls_name &certificate,
+                  const ngx_str_t &given);
+bool wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what);
+
 }
 
 
-/* As its name=value; the first of a name counts only once. */
+bool
+is_redis(const ngx_str_t &url)
+{
+    return is_redis_url(view(url));
+}
+
+
+/* Null: the reason was logged. */
+store *
+open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
+                 std::span<ngx_str_t> parameters)
+{
+    redis_settings settings = {};
+    redis_words words;
+    unsigned seen = 0;
+
+    settings.name = name;
+
+    const char *mistake = parse_redis_url(view(url), words.url);
+
+    /* The address itself is not logged, as it may contain a password. */
+    if (mistake != nullptr) {
+        wrong(cf, settings, mistake);
+        return nullptr;
+    }
+
+    for (const ngx_str_t &text : parameters) {
+        if (!read_parameter(cf, settings, text, words, seen)) {
+            return nullptr;
+        }
+    }
+
+    if (!read_values(cf, settings, words)
+        || !read_credentials(cf, settings, words)
+        || !find_server(cf, settings, words.url)
+        || (words.url.tls && !set_up_tls(cf, settings, words)))
+    {
+        return nullptr;
+    }
+
+    return make_redis_store(cf, settings);
+}
+
+
+namespace {
+
+/* Reads one name=value. */
 bool
 read_parameter(ngx_conf_t *cf, const redis_settings &settings,
                const ngx_str_t &text, redis_words &words, unsigned &seen)
 {
     std::size_t equals = ngx_min(view(text).find('='), text.len);
     std::string_view name = view(text).substr(0, equals);
-    const char *mistake = "is not known, there are prefix, timeout, "
+    const char *mistake = "is unknown, use prefix, timeout, "
                           "connect_timeout, connections, user, "
                           "password_file, tls_ca, tls_cert, tls_key, "
-                          "tls_name and tls_verify";
+                          "tls_name or tls_verify";
 
     if (name == "password") {
-        mistake = "would be seen by all who read the configuration, use "
+        mistake = "would be visible in the configuration, use "
                   "\"password_file\"";
     }
 
@@ -86,10 +143,10 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
             mistake = "is given twice";
 
         } else if (text.len - equals < 2) {
-            mistake = "has no value, write \"name=value\"";
+            mistake = "has no value, use \"name=value\"";
 
         } else if (name.starts_with("tls_") && !words.url.tls) {
-            mistake = "is for \"rediss://\" only";
+            mistake = "requires a \"rediss://\" address";
 
         } else {
             words.*p.value = str(view(text).substr(equals + 1));
@@ -107,6 +164,51 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
 }
 
 
+/* Parameters whose values have a syntax of their own. */
+bool
+read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+{
+    link_settings &link = settings.link;
+    ngx_int_t connections = ngx_atoi(words.connections.data,
+                                     words.connections.len);
+
+    if (!read_time(words.timeout, link.timeout)) {
+        return wrong(cf, settings, "\"timeout\" must be a time like 250ms");
+    }
+
+    if (!read_time(words.connect_timeout, link.connect_timeout)) {
+        return wrong(cf, settings,
+                     "\"connect_timeout\" must be a time like 1s");
+    }
+
+    if (connections < 1 || connections > most_connections) {
+        return wrong(cf, settings,
+                     "\"connections\" must be a number from 1 to 64");
+    }
+
+    if (words.prefix.len > longest_prefix) {
+        return wrong(cf, settings,
+                     "\"prefix\" must have at most 64 characters");
+    }
+
+    if (view(words.tls_verify) != "on" && view(words.tls_verify) != "off") {
+        return wrong(cf, settings, "\"tls_verify\" must be on or off");
+    }
+
+    if ((words.tls_cert.len == 0) != (words.tls_key.len == 0)) {
+        return wrong(cf, settings,
+                     "\"tls_cert\" and \"tls_key\" require each other");
+    }
+
+    settings.prefix = words.prefix;
+    settings.connections = static_cast<ngx_uint_t>(connections);
+    link.tls_verify = view(words.tls_verify) == "on";
+    link.db = str(words.url.db);
+
+    return true;
+}
+
+
 bool
 read_time(ngx_str_t &text, ngx_msec_t &out)
 {
@@ -118,43 +220,44 @@ read_time(ngx_str_t &text, ngx_msec_t &out)
 }
 
 
-/* What is more than a string. */
 bool
-read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+read_credentials(ngx_conf_t *cf, redis_settings &settings,
+                 const redis_words &words)
 {
-    link_settings &server = settings.server;
-    ngx_int_t connections = ngx_atoi(words.connections.data,
-                                     words.connections.len);
+    link_settings &link = settings.link;
 
-    if (!read_time(words.timeout, server.timeout)) {
-        return wrong(cf, settings, "\"timeout\" must be a time like 250ms");
+    if (!decode(cf, words.url.user, link.user)
+        || !decode(cf, words.url.password, link.password))
+    {
+        return false;
     }
 
-    if (!read_time(words.connect_timeout, server.connect_timeout)) {
+    if (words.user.len != 0 && words.url.user.data() != nullptr) {
         return wrong(cf, settings,
-                     "\"connect_timeout\" must be a time like 1s");
+                     "the address has a user already, remove \"user\"");
     }
 
-    if (connections < 1 || connections > most_connections) {
-        return wrong(cf, settings, "\"connections\" must be 1 to 64");
+    if (words.password_file.len != 0 && !words.url.password.empty()) {
+        return wrong(cf, settings,
+                     "the address has a password already, remove "
+                     "\"password_file\"");
     }
 
-    if (words.prefix.len > longest_prefix) {
-        return wrong(cf, settings, "\"prefix\" has at most 64 characters");
+    if (words.user.len != 0) {
+        link.user = words.user;
     }
 
-    if (view(words.tls_verify) != "on" && view(words.tls_verify) != "off") {
-        return wrong(cf, settings, "\"tls_verify\" must be on or off");
+    if (words.password_file.len != 0
+        && !read_password(cf, settings, words.password_file, link.password))
+    {
+        return false;
     }
 
-    if ((words.tls_cert.len == 0) != (words.tls_key.len == 0)) {
-        return wrong(cf, settings, "\"tls_cert\" and \"tls_key\" go together");
+    if (link.user.len != 0 && link.password.len == 0) {
+        return wrong(cf, settings,
+                     "\"user\" requires a password, set "
+                     "\"password_file\"");
     }
-
-    settings.prefix = words.prefix;
-    settings.connections = static_cast<ngx_uint_t>(connections);
-    server.tls_verify = view(words.tls_verify) == "on";
-    server.db = str(words.url.db);
 
     return true;
 }
@@ -179,7 +282,7 @@ decode(ngx_conf_t *cf, std::string_view text, ngx_str_t &out)
 }
 
 
-/* The whole of a small file, without the end of its last line. */
+/* Reads a small file, without the newline at its end. */
 bool
 read_password(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t name,
               ngx_str_t &out)
@@ -209,7 +312,7 @@ read_password(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t name,
 
     if (n <= 0 || n == static_cast<ssize_t>(text.size())) {
         return wrong(cf, settings,
-                     "\"password_file\" must hold one password, and nothing "
+                     "\"password_file\" must contain one password and nothing "
                      "else");
     }
 
@@ -219,52 +322,9 @@ read_password(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t name,
 
 
 bool
-read_credentials(ngx_conf_t *cf, redis_settings &settings,
-                 const redis_words &words)
-{
-    link_settings &server = settings.server;
-
-    if (!decode(cf, words.url.user, server.user)
-        || !decode(cf, words.url.password, server.password))
-    {
-        return false;
-    }
-
-    if (words.user.len != 0 && words.url.user.data() != nullptr) {
-        return wrong(cf, settings,
-                     "the address has a user, leave out \"user\"");
-    }
-
-    if (words.password_file.len != 0 && !words.url.password.empty()) {
-        return wrong(cf, settings,
-                     "the address has a password, leave out "
-                     "\"password_file\"");
-    }
-
-    if (words.user.len != 0) {
-        server.user = words.user;
-    }
-
-    if (words.password_file.len != 0
-        && !read_password(cf, settings, words.password_file, server.password))
-    {
-        return false;
-    }
-
-    if (server.user.len != 0 && server.password.len == 0) {
-        return wrong(cf, settings,
-                     "\"user\" needs a password, give it by "
-                     "\"password_file\"");
-    }
-
-    return true;
-}
-
-
-bool
 find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 {
-    link_settings &server = settings.server;
+    server_location &server = settings.server;
     ngx_url_t where = {};
 
     where.default_port = 6379;
@@ -277,7 +337,7 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 
     if (where.url.data == nullptr || ngx_parse_url(cf->pool, &where) != NGX_OK)
     {
-        /* Of what was written only this is surely no password. */
+        /* Only the host: the rest of the address may contain a password. */
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "idempotency store \"%V\": %s in its address: "
                            "\"%V\"",
@@ -287,11 +347,10 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
         return false;
     }
 
-    server.addresses = where.addrs;
-    server.address_count = where.naddrs;
+    server.addresses = {where.addrs, where.naddrs};
     server.name = where.addrs[0].name;
 
-    /* An address needs no resolving, and is found as it was written. */
+    /* An IP address or a socket needs no resolver. */
     bool literal = where.family == AF_UNIX || where.host.len == 0
                    || where.host.data[0] == '['
                    || ngx_inet_addr(where.host.data, where.host.len)
@@ -303,8 +362,7 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
         server.name = where.url;
     }
 
-    server.tls_address = literal;
-    server.tls_name = where.host;
+    server.certificate = {where.host, literal};
     server.core = static_cast<const ngx_http_core_loc_conf_t *>(
         ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
 
@@ -312,150 +370,64 @@ find_server(ngx_conf_t *cf, redis_settings &settings, const redis_url &url)
 }
 
 
-#if (NGX_SSL)
-
 bool
-load_certificates(ngx_conf_t *cf, ngx_ssl_t *ssl, redis_words &words)
+set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
 {
-    if (words.tls_cert.len != 0
-        && ngx_ssl_certificate(cf, ssl, &words.tls_cert, &words.tls_key,
-                               nullptr)
-               != NGX_OK)
-    {
+    if (!has_tls) {
+        return wrong(cf, settings,
+                     "\"rediss://\" requires an nginx built with SSL");
+    }
+
+    if (!set_tls_name(cf, settings.server.certificate, words.tls_name)) {
         return false;
     }
 
-    if (words.tls_ca.len != 0) {
-        return ngx_ssl_trusted_certificate(cf, ssl, &words.tls_ca,
-                                           verify_depth)
-               == NGX_OK;
-    }
+    settings.link.ssl = make_tls(
+        cf, {words.tls_ca, words.tls_cert, words.tls_key});
 
-    SSL_CTX_set_verify_depth(ssl->ctx, verify_depth);
-
-    return SSL_CTX_set_default_verify_paths(ssl->ctx) == 1;
+    return settings.link.ssl != nullptr
+           || wrong(cf, settings,
+                    "cannot set up TLS with this \"tls_ca\", "
+                    "\"tls_cert\" or \"tls_key\"");
 }
 
 
-/* The name without brackets, and with the zero that OpenSSL wants. */
+/* The name without brackets, zero-terminated for OpenSSL. */
 bool
-set_tls_name(ngx_conf_t *cf, link_settings &server, const ngx_str_t &given)
+set_tls_name(ngx_conf_t *cf, tls_name &certificate, const ngx_str_t &given)
 {
-    std::string_view name = view(given.len != 0 ? given : server.tls_name);
+    std::string_view name = view(given.len != 0 ? given : certificate.text);
 
     if (name.starts_with('[') && name.ends_with(']')) {
         name = name.substr(1, name.size() - 2);
     }
 
     if (given.len != 0) {
-        server.tls_address = name.find(':') != std::string_view::npos
-                             || ngx_inet_addr(given.data, given.len)
-                                    != INADDR_NONE;
+        certificate.is_address = name.find(':') != std::string_view::npos
+                                 || ngx_inet_addr(given.data, given.len)
+                                        != INADDR_NONE;
     }
 
-    server.tls_name = format(cf->pool, name.size() + 1, "%*s%Z", name.size(),
-                             str(name).data);
+    certificate.text = format(cf->pool, name.size() + 1, "%*s%Z", name.size(),
+                              str(name).data);
 
-    if (server.tls_name.data == nullptr) {
+    if (certificate.text.data == nullptr) {
         return false;
     }
 
-    server.tls_name.len--;
+    certificate.text.len--;
     return true;
 }
 
 
 bool
-make_tls(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what)
 {
-    constexpr ngx_uint_t protocols = NGX_SSL_TLSv1_2 | NGX_SSL_TLSv1_3;
-    auto *ssl = make<ngx_ssl_t>(cf->pool);
-
-    if (ssl == nullptr || !set_tls_name(cf, settings.server, words.tls_name)) {
-        return false;
-    }
-
-    ssl->log = cf->log;
-
-    if (ngx_ssl_create(ssl, protocols, nullptr) != NGX_OK) {
-        return false;
-    }
-
-    ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(cf->pool, 0);
-
-    if (cleanup == nullptr) {
-        ngx_ssl_cleanup_ctx(ssl);
-        return false;
-    }
-
-    cleanup->handler = ngx_ssl_cleanup_ctx;
-    cleanup->data = ssl;
-
-    /* What is sent may be moved meanwhile. */
-    SSL_CTX_set_mode(ssl->ctx, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-
-    settings.server.ssl = ssl;
-
-    return load_certificates(cf, ssl, words)
-           || wrong(cf, settings,
-                    "\"tls_ca\", \"tls_cert\" or \"tls_key\" cannot be "
-                    "used");
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "idempotency store \"%V\": %s",
+                       &settings.name, what);
+    return false;
 }
 
-#else
-
-bool
-make_tls(ngx_conf_t *cf, redis_settings &settings, redis_words &)
-{
-    return wrong(cf, settings, "this nginx was built without TLS");
-}
-
-#endif
-
-}
-
-
-bool
-is_redis(const ngx_str_t &url)
-{
-    return is_redis_url(view(url));
-}
-
-
-/* Null: what is wrong was said. */
-store *
-open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
-                 std::span<ngx_str_t> parameters)
-{
-    redis_settings settings = {};
-    redis_words words;
-    unsigned seen = 0;
-
-    settings.name = name;
-
-    const char *mistake = parse_redis_url(view(url), words.url);
-
-    /* The address itself is not shown, as it may hold a password. */
-    if (mistake != nullptr) {
-        wrong(cf, settings, mistake);
-        return nullptr;
-    }
-
-    for (const ngx_str_t &text : parameters) {
-        if (!read_parameter(cf, settings, text, words, seen)) {
-            return nullptr;
-        }
-    }
-
-    if (!read_values(cf, settings, words)
-        || !read_credentials(cf, settings, words)
-        || !find_server(cf, settings, words.url)
-        || (words.url.tls && !make_tls(cf, settings, words)))
-    {
-        return nullptr;
-    }
-
-    return make_redis_store(cf, settings);
 }
 
 }

@@ -60,30 +60,10 @@ private:
 };
 
 
-void
-answer(settle_waiter *waiter, settle_result result)
-{
-    if (waiter != nullptr) {
-        waiter->settled(*waiter, result);
-    }
-}
-
-
-std::uint64_t
-now()
-{
-    timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return static_cast<std::uint64_t>(ts.tv_sec) * 1000
-           + static_cast<std::uint64_t>(ts.tv_nsec) / 1000000;
-}
-
-
 /*
  * The zone under its mutex.  A worker may have been killed while it changed
- * the zone: the next one to come mends what it left.
+ * the zone: the next worker to come repairs it.  As lock(store)->call() the
+ * mutex is held for the one call, and is free when its result is used.
  */
 class lock {
 public:
@@ -92,7 +72,7 @@ public:
         ngx_shmtx_lock(&store_.pool_->mutex);
 
         if (store_.zone_->dirty()) {
-            mended_ = true;
+            repaired_ = true;
             found_ = store_.zone_->recover();
         }
     }
@@ -101,13 +81,13 @@ public:
     {
         ngx_shmtx_unlock(&store_.pool_->mutex);
 
-        if (mended_) {
+        if (repaired_) {
             ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                          "idempotency: a worker died while it changed "
-                          "zone \"%V\", %uz records are whole, %uz lost "
-                          "their response",
-                          &store_.shm_->shm.name, found_.records,
-                          found_.broken);
+                          "idempotency: zone \"%V\" repaired after a worker "
+                          "died: %uz records intact, %uz without response",
+                          &store_.shm_->shm.name,
+                          found_.records - found_.without_response,
+                          found_.without_response);
         }
     }
 
@@ -118,262 +98,14 @@ public:
 
 private:
     memory_store &store_;
-    bool mended_ = false;
-    recovered found_ = {};
+    bool repaired_ = false;
+    zone_recovery found_ = {};
 };
 
 
-void
-memory_store::claim_record(const claim &what, claim_waiter &waiter)
-{
-    std::span<std::uint8_t> room;
-    zone_answer answer;
-    zone_stats stats;
-
-    /* The zone says how much room a response needs; none is made inside. */
-    for (;;) {
-        {
-            lock locked(*this);
-            answer = locked->claim(what, now(), room);
-            stats = locked->stats();
-        }
-
-        if (answer.result == claim_result::unavailable) {
-            say_full(said_refusing_, "new requests with a key are refused");
-            break;
-        }
-
-        if (answer.response_size <= room.size()) {
-            break;
-        }
-
-        std::uint8_t *bytes = waiter.room(waiter, answer.response_size);
-
-        if (bytes == nullptr) {
-            answer.result = claim_result::unreadable;
-            break;
-        }
-
-        room = {bytes, answer.response_size};
-    }
-
-    if (answer.result == claim_result::claimed) {
-        note_room(stats);
-    }
-
-    waiter.answered(waiter, answer);
-}
-
-
-void
-memory_store::complete(const ownership &whose, const completion &how,
-                       settle_waiter *waiter)
-{
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->complete(whose, how, now());
-    }
-
-    if (result == settle_result::kept_without_response) {
-        say_full(said_dropping_, "responses are not kept");
-    }
-
-    answer(waiter, result);
-}
-
-
-void
-memory_store::release(const ownership &whose, settle_waiter *waiter)
-{
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->release(whose, now());
-    }
-
-    answer(waiter, result);
-}
-
-
-void
-memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
-                           settle_waiter *waiter)
-{
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->mark_unknown(whose, keep, now());
-    }
-
-    answer(waiter, result);
-}
-
-
-void
-memory_store::renew(const ownership &whose, settle_waiter &waiter)
-{
-    settle_result result;
-
-    {
-        lock locked(*this);
-        result = locked->renew(whose, now());
-    }
-
-    waiter.settled(waiter, result);
-}
-
-
-/* Said when it begins, and again only after there was room for a while. */
-void
-memory_store::say_full(bool &said, const char *what)
-{
-    if (said) {
-        return;
-    }
-
-    said = true;
-
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: zone \"%V\" is full, %s: make it larger or "
-                  "\"idempotency_ttl\" shorter",
-                  &shm_->shm.name, what);
-}
-
-
-void
-memory_store::note_room(const zone_stats &stats)
-{
-    if (stats.blocks_used < stats.blocks_total - stats.blocks_total / 16) {
-        said_refusing_ = false;
-        said_dropping_ = false;
-    }
-}
-
-
-void
-memory_store::sweep(ngx_event_t *event)
-{
-    auto *self = own_event::owner_of<memory_store>(event);
-    std::size_t reclaimed;
-
-    {
-        lock locked(*self);
-        reclaimed = locked->expire(now(), sweep_limit);
-    }
-
-    if (!ngx_exiting) {
-        ngx_add_timer(event,
-                      reclaimed == sweep_limit ? sweep_again : sweep_interval);
-    }
-}
-
-
-void
-memory_store::start()
-{
-    sweeper_.init(this, sweep, ngx_cycle->log);
-    sweeper_.event.cancelable = 1;
-    ngx_add_timer(&sweeper_.event, sweep_interval);
-}
-
-
-/*
- * On reload nginx gives a zone of another size, or of another build of the
- * module, new memory and says nothing.
- */
-ngx_shm_zone_t *
-memory_store::find_predecessor() const
-{
-    ngx_shm_zone_t *found = nullptr;
-
-    each<ngx_shm_zone_t>(const_cast<ngx_cycle_t *>(ngx_cycle)->shared_memory,
-                         [&](ngx_shm_zone_t &other) {
-                             if (view(other.shm.name) == view(shm_->shm.name))
-                             {
-                                 found = &other;
-                             }
-                         });
-
-    return found;
-}
-
-
-ngx_int_t
-memory_store::format()
-{
-    std::uint64_t seed;
-
-    /* One piece, all there is: a zone has its own way with its memory. */
-    std::size_t size = pool_->pfree << ngx_pagesize_shift;
-    void *region = ngx_slab_alloc(pool_, size);
-
-    if (region == nullptr
-        || RAND_bytes(reinterpret_cast<unsigned char *>(&seed), sizeof(seed))
-               != 1)
-    {
-        return NGX_ERROR;
-    }
-
-    zone_ = zone::format(region, size, seed);
-    pool_->data = region;
-
-    return zone_ != nullptr ? NGX_OK : NGX_ERROR;
-}
-
-
-ngx_int_t
-memory_store::init_zone(memory_store *old)
-{
-    pool_ = reinterpret_cast<ngx_slab_pool_t *>(shm_->shm.addr);
-
-    if (old != nullptr) {
-        zone_ = old->zone_;
-        return NGX_OK;
-    }
-
-    ngx_shm_zone_t *other = find_predecessor();
-
-    if (other != nullptr && other->shm.size != shm_->shm.size) {
-        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" cannot change its size from "
-                      "%uz to %uz bytes on reload, its records would be lost: "
-                      "restart nginx, or give the store another name, to "
-                      "begin without them",
-                      &shm_->shm.name, other->shm.size, shm_->shm.size);
-        return NGX_ERROR;
-    }
-
-    if (other != nullptr) {
-        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" is of another build of the "
-                      "module, its records would be lost on reload: restart "
-                      "nginx, or give the store another name, to begin "
-                      "without them",
-                      &shm_->shm.name);
-        return NGX_ERROR;
-    }
-
-    if (format() != NGX_OK) {
-        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
-                      "idempotency: zone \"%V\" is too small",
-                      &shm_->shm.name);
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-init_shm_zone(ngx_shm_zone_t *shm, void *data)
-{
-    return static_cast<memory_store *>(shm->data)->init_zone(
-        static_cast<memory_store *>(data));
-}
+ngx_int_t init_shm_zone(ngx_shm_zone_t *shm, void *data);
+void answer(settle_waiter *waiter, settle_result result);
+std::uint64_t now();
 
 }
 
@@ -411,5 +143,263 @@ make_memory_store(ngx_conf_t *cf, const ngx_str_t &name, std::size_t size)
     return made;
 }
 
+
+namespace {
+
+ngx_int_t
+init_shm_zone(ngx_shm_zone_t *shm, void *data)
+{
+    return static_cast<memory_store *>(shm->data)->init_zone(
+        static_cast<memory_store *>(data));
+}
+
+
+ngx_int_t
+memory_store::init_zone(memory_store *old)
+{
+    pool_ = reinterpret_cast<ngx_slab_pool_t *>(shm_->shm.addr);
+
+    if (old != nullptr) {
+        zone_ = old->zone_;
+        return NGX_OK;
+    }
+
+    ngx_shm_zone_t *other = find_predecessor();
+
+    if (other != nullptr && other->shm.size != shm_->shm.size) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" cannot change its size from "
+                      "%uz to %uz bytes on reload, its records would be lost: "
+                      "restart nginx or rename the store to start with an "
+                      "empty zone",
+                      &shm_->shm.name, other->shm.size, shm_->shm.size);
+        return NGX_ERROR;
+    }
+
+    if (other != nullptr) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" was created by another build "
+                      "of the module, its records would be lost on reload: "
+                      "restart nginx or rename the store to start with an "
+                      "empty zone",
+                      &shm_->shm.name);
+        return NGX_ERROR;
+    }
+
+    if (format() != NGX_OK) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" cannot be initialized, "
+                      "%uz bytes may be too small",
+                      &shm_->shm.name, shm_->shm.size);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * On reload nginx silently gives new memory to a zone of another size, or of
+ * another build of the module.
+ */
+ngx_shm_zone_t *
+memory_store::find_predecessor() const
+{
+    ngx_shm_zone_t *found = nullptr;
+
+    each<ngx_shm_zone_t>(const_cast<ngx_cycle_t *>(ngx_cycle)->shared_memory,
+                         [&](ngx_shm_zone_t &other) {
+                             if (view(other.shm.name) == view(shm_->shm.name))
+                             {
+                                 found = &other;
+                             }
+                         });
+
+    return found;
+}
+
+
+ngx_int_t
+memory_store::format()
+{
+    std::uint64_t seed;
+
+    /* One piece, all there is: a zone manages its memory itself. */
+    std::size_t size = pool_->pfree << ngx_pagesize_shift;
+    void *region = ngx_slab_alloc(pool_, size);
+
+    if (region == nullptr
+        || RAND_bytes(reinterpret_cast<unsigned char *>(&seed), sizeof(seed))
+               != 1)
+    {
+        return NGX_ERROR;
+    }
+
+    zone_ = zone::format(region, size, seed);
+    pool_->data = region;
+
+    return zone_ != nullptr ? NGX_OK : NGX_ERROR;
+}
+
+
+void
+memory_store::start()
+{
+    sweeper_.init(this, sweep, ngx_cycle->log);
+    sweeper_.event.cancelable = 1;
+    ngx_add_timer(&sweeper_.event, sweep_interval);
+}
+
+
+void
+memory_store::sweep(ngx_event_t *event)
+{
+    auto *self = own_event::owner_of<memory_store>(event);
+    std::size_t reclaimed = lock(*self)->expire(now(), sweep_limit);
+
+    if (!ngx_exiting) {
+        ngx_add_timer(event,
+                      reclaimed == sweep_limit ? sweep_again : sweep_interval);
+    }
+}
+
+
+void
+memory_store::claim_record(const claim &what, claim_waiter &waiter)
+{
+    std::span<std::uint8_t> room;
+    zone_answer answer;
+    zone_stats stats;
+
+    /*
+     * The zone says how much room a response needs.  Memory for it is not
+     * allocated under the lock, so the claim is repeated with enough of it.
+     */
+    for (;;) {
+        {
+            lock locked(*this);
+            answer = locked->claim(what, now(), room);
+            stats = locked->stats();
+        }
+
+        if (answer.result == claim_result::unavailable) {
+            say_full(said_refusing_,
+                     "new keys cannot be stored (\"store_unavailable\")");
+            break;
+        }
+
+        if (answer.response_size <= room.size()) {
+            break;
+        }
+
+        std::uint8_t *bytes = waiter.room(waiter, answer.response_size);
+
+        if (bytes == nullptr) {
+            answer.result = claim_result::unreadable;
+            break;
+        }
+
+        room = {bytes, answer.response_size};
+    }
+
+    if (answer.result == claim_result::claimed) {
+        note_room(stats);
+    }
+
+    waiter.answered(waiter, answer);
+}
+
+
+void
+memory_store::complete(const ownership &whose, const completion &how,
+                       settle_waiter *waiter)
+{
+    settle_result result = lock(*this)->complete(whose, how, now());
+
+    if (result == settle_result::kept_without_response) {
+        say_full(said_dropping_, "responses are not stored (a retry gets "
+                                 "\"response_not_kept\")");
+    }
+
+    answer(waiter, result);
+}
+
+
+void
+memory_store::release(const ownership &whose, settle_waiter *waiter)
+{
+    settle_result result = lock(*this)->release(whose, now());
+
+    answer(waiter, result);
+}
+
+
+void
+memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
+                           settle_waiter *waiter)
+{
+    settle_result result = lock(*this)->mark_unknown(whose, keep, now());
+
+    answer(waiter, result);
+}
+
+
+void
+memory_store::renew(const ownership &whose, settle_waiter &waiter)
+{
+    settle_result result = lock(*this)->renew(whose, now());
+
+    answer(&waiter, result);
+}
+
+
+void
+answer(settle_waiter *waiter, settle_result result)
+{
+    if (waiter != nullptr) {
+        waiter->settled(*waiter, result);
+    }
+}
+
+
+/* Logged once, and again only after the zone had room in between. */
+void
+memory_store::say_full(bool &said, const char *what)
+{
+    if (said) {
+        return;
+    }
+
+    said = true;
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: zone \"%V\" is full, %s: increase its size or "
+                  "shorten \"idempotency_ttl\"",
+                  &shm_->shm.name, what);
+}
+
+
+void
+memory_store::note_room(const zone_stats &stats)
+{
+    if (stats.blocks_used < stats.blocks_total - stats.blocks_total / 16) {
+        said_refusing_ = false;
+        said_dropping_ = false;
+    }
+}
+
+
+std::uint64_t
+now()
+{
+    timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return static_cast<std::uint64_t>(ts.tv_sec) * 1000
+           + static_cast<std::uint64_t>(ts.tv_nsec) / 1000000;
+}
+
+}
 
 }

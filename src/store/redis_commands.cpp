@@ -1,6 +1,7 @@
+#include "store/redis_commands.h"
+
 #include "store/redis_record.h"
 #include "store/redis_scripts.h"
-#include "store/redis_store.h"
 
 extern "C" {
 #include <ngx_sha1.h>
@@ -17,12 +18,15 @@ struct script {
     char sha[40];
 };
 
+script claim_by_script = {claim_script, {}};
+script complete_by_script = {complete_script, {}};
+script mark_unknown_by_script = {mark_unknown_script, {}};
+script release_by_script = {release_script, {}};
+script renew_by_script = {renew_script, {}};
 
-script scripts[] = {{claim_script, {}},
-                    {complete_script, {}},
-                    {mark_unknown_script, {}},
-                    {release_script, {}},
-                    {renew_script, {}}};
+script *const scripts[] = {&claim_by_script, &complete_by_script,
+                           &mark_unknown_by_script, &release_by_script,
+                           &renew_by_script};
 
 
 /* A number as an argument. */
@@ -64,127 +68,172 @@ private:
     u_char *end_;
 };
 
+
+const script &script_for(purpose why);
+std::array<std::uint8_t, redis_record_head> claimed_record(const operation &);
+void add_response(redis_output &out, pieces response);
+
 }
 
 
-/* Redis names a script by its SHA-1. */
+/* Redis identifies a script by its SHA-1. */
 void
-redis_store::name_scripts()
+redis_commands::hash_scripts()
 {
-    for (script &s : scripts) {
+    for (script *s : scripts) {
         u_char hash[20];
         ngx_sha1_t sha;
 
         ngx_sha1_init(&sha);
-        ngx_sha1_update(&sha, s.text.data(), s.text.size());
+        ngx_sha1_update(&sha, s->text.data(), s->text.size());
         ngx_sha1_final(hash, &sha);
-        ngx_hex_dump(reinterpret_cast<u_char *>(s.sha), hash, sizeof(hash));
+        ngx_hex_dump(reinterpret_cast<u_char *>(s->sha), hash, sizeof(hash));
     }
 }
 
 
 void
-redis_store::send_claim(operation &op)
+redis_commands::send(operation &op) const
 {
-    redis_link &link = *op.link;
-    auto head = encode_redis_head({record_state::pending,
-                                   1,
-                                   op.whose.owner,
-                                   op.fingerprint,
-                                   op.expiry,
-                                   op.whose.lease,
-                                   {}});
+    if (op.written == form::plain_set) {
+        set_record(op);
 
-    if (op.plain) {
-        link.begin(op, 7);
-        link.add("SET");
-        link.add(key_name(settings_.prefix, op.whose.name));
-        link.add(text_of(head));
-        link.add("NX");
-        link.add("GET");
-        link.add("PX");
-        link.add(decimal(op.expiry));
-        return;
+    } else {
+        run_script(op);
     }
 
-    send_script(op, 3);
-    link.add(text_of(head));
-    link.add(decimal(op.expiry));
-    link.add(op.take_over ? "1" : "0");
+    op.link->end(op);
 }
 
 
 void
-redis_store::send_script(operation &op, unsigned arguments)
+redis_commands::set_record(operation &op) const
 {
-    redis_link &link = *op.link;
-    const script &s = scripts[static_cast<std::size_t>(op.what)];
+    redis_output &out = op.link->begin(op, 7);
 
-    link.begin(op, 4 + arguments);
-    link.add(op.whole ? "EVAL" : "EVALSHA");
-    link.add(op.whole ? s.text : std::string_view(s.sha, sizeof(s.sha)));
-    link.add("1");
-    link.add(key_name(settings_.prefix, op.whose.name));
+    out.add("SET");
+    out.add(key_name(prefix_, op.whose.name));
+    out.add(text_of(claimed_record(op)));
+    out.add("NX");
+    out.add("GET");
+    out.add("PX");
+    out.add(decimal(op.expiry));
 }
 
 
-/* The script writes the head; here is room for it. */
 void
-redis_store::send_response(operation &op)
+redis_commands::run_script(operation &op) const
+{
+    std::string_view owner = text_of(op.whose.owner);
+
+    switch (op.why) {
+
+    case purpose::claim: {
+        redis_output &out = begin_script(op, 3);
+        out.add(text_of(claimed_record(op)));
+        out.add(decimal(op.expiry));
+        out.add(op.take_over ? "1" : "0");
+        break;
+    }
+
+    case purpose::complete: {
+        redis_output &out = begin_script(op, 4);
+        out.add(owner);
+        out.add(decimal(static_cast<std::uint64_t>(op.state)));
+        out.add(decimal(op.expiry));
+        add_response(out, op.response);
+        break;
+    }
+
+    case purpose::mark_unknown: {
+        redis_output &out = begin_script(op, 2);
+        out.add(owner);
+        out.add(decimal(op.expiry));
+        break;
+    }
+
+    case purpose::renew: begin_script(op, 1).add(owner); break;
+
+    case purpose::release:
+    case purpose::give_back:
+    case purpose::take_back: {
+        redis_output &out = begin_script(op, 2);
+        out.add(owner);
+        out.add(op.returns_claim() ? "1" : "0");
+        break;
+    }
+    }
+}
+
+
+redis_output &
+redis_commands::begin_script(operation &op, unsigned arguments) const
+{
+    const script &s = script_for(op.why);
+    redis_output &out = op.link->begin(op, 4 + arguments);
+
+    if (op.written == form::script_in_full) {
+        out.add("EVAL");
+        out.add(s.text);
+
+    } else {
+        out.add("EVALSHA");
+        out.add({s.sha, sizeof(s.sha)});
+    }
+
+    out.add("1");
+    out.add(key_name(prefix_, op.whose.name));
+
+    return out;
+}
+
+
+namespace {
+
+const script &
+script_for(purpose why)
+{
+    switch (why) {
+    case purpose::claim: return claim_by_script;
+    case purpose::complete: return complete_by_script;
+    case purpose::mark_unknown: return mark_unknown_by_script;
+    case purpose::renew: return renew_by_script;
+    default: return release_by_script;
+    }
+}
+
+
+std::array<std::uint8_t, redis_record_head>
+claimed_record(const operation &op)
+{
+    return encode_redis_head({record_state::pending,
+                              1,
+                              op.whose.owner,
+                              op.fingerprint,
+                              op.expiry,
+                              op.whose.lease,
+                              {}});
+}
+
+
+/* The script fills in the head, for which the argument has room. */
+void
+add_response(redis_output &out, pieces response)
 {
     static constexpr std::array<std::uint8_t, redis_record_head> room = {};
-    redis_link &link = *op.link;
 
-    link.add_size(room.size() + size_of(op.response));
-    link.add_part(room);
+    out.add_size(room.size() + size_of(response));
+    out.add_part(room);
 
-    for (bytes part : op.response) {
+    for (bytes part : response) {
         if (!part.empty()) {
-            link.add_part(part);
+            out.add_part(part);
         }
     }
 
-    link.add_part({});
+    out.add_part({});
 }
 
-
-void
-redis_store::send(operation &op)
-{
-    redis_link &link = *op.link;
-    std::string_view owner = text_of(op.whose.owner);
-
-    switch (op.what) {
-
-    case script_id::claim: send_claim(op); break;
-
-    case script_id::complete:
-        send_script(op, 4);
-        link.add(owner);
-        link.add(decimal(static_cast<std::uint64_t>(op.state)));
-        link.add(decimal(op.expiry));
-        send_response(op);
-        break;
-
-    case script_id::mark_unknown:
-        send_script(op, 2);
-        link.add(owner);
-        link.add(decimal(op.expiry));
-        break;
-
-    case script_id::release:
-        send_script(op, 2);
-        link.add(owner);
-        link.add(op.give_back ? "1" : "0");
-        break;
-
-    case script_id::renew:
-        send_script(op, 1);
-        link.add(owner);
-        break;
-    }
-
-    link.end(op);
 }
 
 }

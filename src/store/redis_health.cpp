@@ -1,135 +1,45 @@
-#include "store/redis_store.h"
-
-#include <algorithm>
-#include <cstdio>
+#include "store/redis_health.h"
 
 namespace idempotency {
 
 namespace {
 
-/* How long nothing must have been refused before all is well. */
+/* The server counts as available after so long without an error. */
 constexpr ngx_msec_t calm = 2000;
 
 }
 
 
 void
-redis_store::say_down(const ngx_str_t &name, const char *why, ngx_err_t err)
+server_health::link_down(const ngx_str_t &server, const char *why,
+                         ngx_err_t err)
 {
-    bad_since_ = ngx_current_msec;
-    claims_failed_ = 0;
+    bool was_available = available();
 
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
-                  "idempotency: redis \"%V\" is not available: %s", &name,
-                  why);
-}
+    links_down_++;
 
-
-void
-redis_store::say_up(const ngx_str_t &name)
-{
-    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" is available again after %M ms, "
-                  "meanwhile %ui claims failed, %ui outcomes are yet to be "
-                  "stored",
-                  &name, ngx_current_msec - bad_since_, claims_failed_,
-                  outcomes_late_);
-}
-
-
-/* When the last outcome that was late is stored, or given up. */
-void
-redis_store::say_settled(const ngx_str_t &name)
-{
-    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\": %ui outcomes were stored late, "
-                  "%ui were lost",
-                  &name, outcomes_stored_, outcomes_lost_);
-
-    outcomes_stored_ = 0;
-    outcomes_lost_ = 0;
-}
-
-
-void
-redis_store::link_down(redis_link &link, const char *why, ngx_err_t err)
-{
-    if (links_down_++ == 0 && !refusing_) {
-        say_down(link.name(), why, err);
+    if (was_available) {
+        say_unavailable(server, why, err);
     }
 }
 
 
 void
-redis_store::link_up(redis_link &link)
+server_health::link_up(const ngx_str_t &server, unsigned links_down)
 {
-    unsigned down = 0;
+    bool was_available = available();
 
-    for (redis_link &other : std::span(links_, settings_.connections)) {
-        down += !other.usable();
-    }
+    links_down_ = links_down;
 
-    if (links_down_ != 0 && down == 0 && !refusing_) {
-        say_up(link.name());
-    }
-
-    links_down_ = down;
-    send_late(true);
-}
-
-
-/* An error that is about one key is not the server's state. */
-void
-redis_store::say_wrong_key(redis_link &link)
-{
-    static time_t next;
-
-    if (ngx_time() < next) {
-        return;
-    }
-
-    next = ngx_time() + 60;
-
-    ngx_log_error(
-        NGX_LOG_ERR, ngx_cycle->log, 0,
-        "idempotency: redis \"%V\" has a key of another type (WRONGTYPE) "
-        "where a record should be: let nobody else use the prefix \"%V\"",
-        &link.name(), &settings_.prefix);
-}
-
-
-void
-redis_store::refused(redis_link &link, const redisReply &reply)
-{
-    static char why[256];
-
-    if (is_error(reply, "WRONGTYPE")) {
-        say_wrong_key(link);
-        return;
-    }
-
-    std::snprintf(why, sizeof(why), "it answers \"%.*s\"",
-                  static_cast<int>(std::min<std::size_t>(
-                      static_cast<std::size_t>(reply.len), 200)),
-                  reply.str);
-
-    if (!refusing_ && links_down_ == 0) {
-        say_down(link.name(), why, 0);
-    }
-
-    refusing_ = true;
-    refused_at_ = ngx_current_msec;
-
-    /* Another server may be behind the name by now. */
-    if (is_error(reply, "READONLY") || is_error(reply, "NOAUTH")) {
-        link.give_up(why);
+    if (!was_available && available()) {
+        say_available(server);
     }
 }
 
 
-/* Some commands may be taken while others are refused. */
+/* A server may accept some commands while it refuses others. */
 void
-redis_store::accepted()
+server_health::accepted(const ngx_str_t &server)
 {
     if (!refusing_ || ngx_current_msec - refused_at_ < calm) {
         return;
@@ -137,14 +47,83 @@ redis_store::accepted()
 
     refusing_ = false;
 
-    if (links_down_ == 0) {
-        say_up(links_[0].name());
+    if (available()) {
+        say_available(server);
     }
 }
 
 
 void
-redis_store::server_evicts(redis_link &link, std::string_view policy)
+server_health::refused(const ngx_str_t &server, const char *why)
+{
+    if (available()) {
+        say_unavailable(server, why, 0);
+    }
+
+    refusing_ = true;
+    refused_at_ = ngx_current_msec;
+}
+
+
+void
+server_health::say_unavailable(const ngx_str_t &server, const char *why,
+                               ngx_err_t err)
+{
+    unavailable_since_ = ngx_current_msec;
+    claims_failed_ = 0;
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
+                  "idempotency: Redis at \"%V\" is unavailable: %s", &server,
+                  why);
+}
+
+
+void
+server_health::say_available(const ngx_str_t &server)
+{
+    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" is available again after %M "
+                  "ms, meanwhile %ui requests could not claim their key and "
+                  "%ui outcomes still have to be stored",
+                  &server, ngx_current_msec - unavailable_since_,
+                  claims_failed_, outcomes_late_);
+}
+
+
+void
+server_health::wrong_type(const ngx_str_t &server)
+{
+    if (!wrong_types_.now()) {
+        return;
+    }
+
+    ngx_log_error(
+        NGX_LOG_ERR, ngx_cycle->log, 0,
+        "idempotency: Redis at \"%V\" has a key of another type (WRONGTYPE) "
+        "in place of a record: make sure that no other application uses the "
+        "prefix \"%V\"",
+        &server, &prefix_);
+}
+
+
+void
+server_health::unreadable_record(const ngx_str_t &server)
+{
+    if (!unreadable_records_.now()) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" has a record in a format that "
+                  "this version of the module cannot read, requests with its "
+                  "key are refused",
+                  &server);
+}
+
+
+/* One worker logs this once, not every worker on every connection. */
+void
+server_health::evicts(const ngx_str_t &server, std::string_view policy)
 {
     ngx_str_t text = str(policy);
 
@@ -155,10 +134,70 @@ redis_store::server_evicts(redis_link &link, std::string_view policy)
     said_evicts_ = true;
 
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                  "idempotency: redis \"%V\" may evict records before their "
-                  "time, and their requests could run again: set its "
+                  "idempotency: Redis at \"%V\" may evict records before they "
+                  "expire, so that a retry runs again: set its "
                   "\"maxmemory-policy\" to \"noeviction\", it is \"%V\"",
-                  &link.name(), &text);
+                  &server, &text);
+}
+
+
+void
+server_health::claim_not_returned(const ngx_str_t &server)
+{
+    if (!claims_not_returned_.now()) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" left too many claims without "
+                  "a reply, some cannot be undone and their keys may stay "
+                  "locked until the records expire",
+                  &server);
+}
+
+
+/* Only the first is logged; outcome_over() logs the total. */
+void
+server_health::outcome_lost(const ngx_str_t &server)
+{
+    if (outcomes_lost_++ != 0) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" did not store an outcome in "
+                  "time, retries of that request get \"outcome_unknown\"",
+                  &server);
+}
+
+
+/* The outcome is stored or lost; after the last one, log the total. */
+void
+server_health::outcome_over(const ngx_str_t &server)
+{
+    if (--outcomes_late_ != 0) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\": %ui outcomes were stored "
+                  "late, %ui were lost",
+                  &server, outcomes_stored_, outcomes_lost_);
+
+    outcomes_stored_ = 0;
+    outcomes_lost_ = 0;
+}
+
+
+bool
+server_health::once_a_minute::now()
+{
+    if (ngx_time() < next) {
+        return false;
+    }
+
+    next = ngx_time() + 60;
+    return true;
 }
 
 }

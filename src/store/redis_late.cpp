@@ -1,252 +1,319 @@
-#include "store/redis_store.h"
+#include "store/redis_late.h"
 
 namespace idempotency {
 
 namespace {
 
-/* Outcomes that wait for a server that is down, in one worker. */
-constexpr std::size_t late_limit = 16 * 1024;
+constexpr std::size_t outcomes_limit = 16 * 1024;
 constexpr std::size_t returns_limit = 64 * 1024;
-constexpr std::size_t late_memory = 32 * 1024 * 1024;
+constexpr std::size_t bytes_limit = 32 * 1024 * 1024;
 
-constexpr ngx_msec_t late_tick = 50;
-constexpr ngx_msec_t first_again = 100;
-constexpr ngx_msec_t longest_again = 3000;
+constexpr ngx_msec_t tick = 50;
+constexpr ngx_msec_t first_delay = 100;
+constexpr ngx_msec_t longest_delay = 3000;
 constexpr ngx_msec_t longest_late = 10 * 60 * 1000;
-constexpr unsigned late_at_once = 64;
-constexpr std::size_t late_bytes_at_once = 512 * 1024;
+
+/* Limits retries in flight, so that they do not delay new requests. */
+constexpr unsigned retried_at_once = 64;
+constexpr std::size_t retried_bytes_at_once = 512 * 1024;
 
 
-bool
-is_due(ngx_msec_t when)
-{
-    return static_cast<ngx_msec_int_t>(when - ngx_current_msec) <= 0;
-}
+bool is_over(const operation &op);
+operation &operation_at(ngx_queue_t *q);
 
-}
-
-
-/* From here on the operation needs nothing of its request. */
-bool
-redis_store::own_response(operation &op)
-{
-    std::size_t size = size_of(op.response);
-
-    if (op.own_response.data() != nullptr || size == 0) {
-        return true;
-    }
-
-    auto *copy = static_cast<std::uint8_t *>(ngx_alloc(size, ngx_cycle->log));
-
-    if (copy == nullptr) {
-        return false;
-    }
-
-    std::uint8_t *p = copy;
-
-    for (bytes part : op.response) {
-        ngx_memcpy(p, part.data(), part.size());
-        op.link->part_moved(part, p);
-        p += part.size();
-    }
-
-    op.own_response = {copy, size};
-    op.response = {&op.own_response, 1};
-
-    return true;
 }
 
 
-/* Where there is no room for the response, that it ran is kept. */
-bool
-redis_store::use_summary(operation &op)
-{
-    if (op.summary == nullptr) {
-        return false;
-    }
-
-    if (op.is_late) {
-        late_bytes_ -= op.own_response.size();
-        late_bytes_ += op.summary_size;
-    }
-
-    ngx_free(const_cast<std::uint8_t *>(op.own_response.data()));
-    op.own_response = {op.summary, op.summary_size};
-    op.response = {&op.own_response, 1};
-    op.summary = nullptr;
-    op.shortened = true;
-    op.state = record_state::not_kept;
-    op.expiry = op.summary_expiry;
-
-    return true;
-}
+late_operations::late_operations(const redis_commands &commands,
+                                 server_health &health)
+    : commands_(commands),
+      health_(health), outcomes_{outcomes_limit, 0}, returns_{returns_limit, 0}
+{}
 
 
-bool
-redis_store::keep_late(operation &op)
-{
-    bool room = op.is_late
-                || late_bytes_ + size_of(op.response) <= late_memory;
-
-    return (room && own_response(op)) || use_summary(op);
-}
-
-
-/*
- * Later again.  An outcome is worth storing as long as its token may own the
- * record, which is longer than its lease; a worker that leaves does not wait
- * longer than that, though.
- */
 void
-redis_store::put_off(operation &op)
+late_operations::start()
 {
-    if (!op.is_late) {
-        op.is_late = true;
-        op.again = first_again;
-        op.since = ngx_current_msec;
-        late_bytes_ += op.own_response.size();
-        outcomes_late_ += !op.give_back;
+    ngx_queue_init(&waiting_);
+    tick_.init(this, on_tick, ngx_cycle->log);
+}
 
-    } else {
-        op.again = ngx_min(op.again * 2, longest_again);
+
+void
+late_operations::stop()
+{
+    tick_.stop();
+
+    while (!ngx_queue_empty(&waiting_)) {
+        operation &op = operation_at(ngx_queue_head(&waiting_));
+
+        remove(op);
+        free_operation(&op);
     }
+}
 
-    op.next = ngx_current_msec + op.again;
 
-    std::size_t &count = op.give_back ? returns_ : late_count_;
+void
+late_operations::put_off(operation &op)
+{
+    late_entry &entry = op.late;
 
-    if (count == (op.give_back ? returns_limit : late_limit)) {
-        drop_late(op);
+    if (!keep(op)) {
+        drop(op);
         return;
     }
 
-    count++;
-    ngx_queue_insert_tail(&late_, &op.link_late.queue);
+    if (entry.state == lateness::on_time) {
+        entry.since = ngx_current_msec;
+        entry.delay = first_delay;
+        bytes_ += op.own_response.size();
 
-    if (!tick_.event.timer_set) {
-        ngx_add_timer(&tick_.event, late_tick);
+        if (!op.returns_claim()) {
+            health_.outcome_late();
+        }
+
+    } else {
+        end_retry(op);
+        entry.delay = ngx_min(entry.delay * 2, longest_delay);
+    }
+
+    entry.state = lateness::waiting;
+    entry.next_try = ngx_current_msec + entry.delay;
+
+    if (!insert(op)) {
+        if (op.returns_claim()) {
+            health_.claim_not_returned(op.link->name());
+        }
+
+        drop(op);
     }
 }
 
 
-/* One line for many: the rest is in the sum at the end. */
 void
-redis_store::drop_late(operation &op)
+late_operations::try_all()
 {
-    if (op.give_back && returns_ == returns_limit && ngx_time() >= next_drop_)
+    for (ngx_queue_t *q = ngx_queue_head(&waiting_);
+         q != ngx_queue_sentinel(&waiting_); q = ngx_queue_next(q))
     {
-        next_drop_ = ngx_time() + 60;
-
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: redis \"%V\" leaves too many claims "
-                      "unanswered, some are not taken back and may lock their "
-                      "keys",
-                      &op.link->name());
+        operation_at(q).late.next_try = ngx_current_msec;
     }
 
-    if (!op.give_back && outcomes_lost_++ == 0) {
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "idempotency: redis \"%V\" did not take an outcome in "
-                      "time, retries of its request are told that it is "
-                      "unknown",
-                      &op.link->name());
+    try_due();
+}
+
+
+bool
+late_operations::use_summary(operation &op)
+{
+    std::size_t before = op.own_response.size();
+
+    if (!op.use_summary()) {
+        return false;
     }
 
-    end_late(op);
+    if (op.late.state != lateness::on_time) {
+        bytes_ -= before;
+        bytes_ += op.own_response.size();
+    }
+
+    return true;
+}
+
+
+void
+late_operations::answered(operation &op, bool stored)
+{
+    if (op.late.state == lateness::on_time) {
+        return;
+    }
+
+    if (stored && !op.returns_claim()) {
+        health_.outcome_stored_late();
+    }
+
+    leave(op);
+}
+
+
+/* Makes the operation independent of its request; false: no room. */
+bool
+late_operations::keep(operation &op)
+{
+    std::size_t size = size_of(op.response);
+    bool room = op.late.state != lateness::on_time || size == 0
+                || bytes_ + size <= bytes_limit;
+
+    return (room && op.own_the_response()) || use_summary(op);
+}
+
+
+/* False: there are too many. */
+bool
+late_operations::insert(operation &op)
+{
+    allowance &all = allowance_of(op);
+
+    if (all.count == all.limit) {
+        return false;
+    }
+
+    all.count++;
+    ngx_queue_insert_tail(&waiting_, &op.late.queue);
+    arm();
+
+    return true;
+}
+
+
+void
+late_operations::remove(operation &op)
+{
+    ngx_queue_remove(&op.late.queue);
+    allowance_of(op).count--;
+}
+
+
+late_operations::allowance &
+late_operations::allowance_of(const operation &op)
+{
+    return op.returns_claim() ? returns_ : outcomes_;
+}
+
+
+void
+late_operations::arm()
+{
+    if (!ngx_queue_empty(&waiting_) && !tick_.event.timer_set) {
+        ngx_add_timer(&tick_.event, tick);
+    }
+}
+
+
+void
+late_operations::on_tick(ngx_event_t *event)
+{
+    own_event::owner_of<late_operations>(event)->try_due();
+}
+
+
+void
+late_operations::try_due()
+{
+    ngx_queue_t *q = ngx_queue_head(&waiting_);
+
+    while (q != ngx_queue_sentinel(&waiting_)) {
+        operation &op = operation_at(q);
+
+        q = ngx_queue_next(q);
+
+        if (is_over(op)) {
+            remove(op);
+            drop(op);
+
+        } else if (op.link->usable() && is_due(op.late.next_try)
+                   && may_retry_now(op)) {
+            remove(op);
+            retry(op);
+        }
+    }
+
+    arm();
+}
+
+
+bool
+late_operations::may_retry_now(const operation &op) const
+{
+    return retried_ == 0
+           || (retried_ < retried_at_once
+               && retried_bytes_ + op.own_response.size()
+                      <= retried_bytes_at_once);
+}
+
+
+void
+late_operations::retry(operation &op)
+{
+    op.late.state = lateness::retried;
+    op.late.sent_bytes = op.own_response.size();
+    retried_++;
+    retried_bytes_ += op.late.sent_bytes;
+
+    op.written = form::script_by_hash;
+    commands_.send(op);
+}
+
+
+void
+late_operations::end_retry(operation &op)
+{
+    if (op.late.state == lateness::retried) {
+        retried_--;
+        retried_bytes_ -= op.late.sent_bytes;
+    }
+}
+
+
+void
+late_operations::drop(operation &op)
+{
+    if (!op.returns_claim()) {
+        health_.outcome_lost(op.link->name());
+    }
+
+    leave(op);
     free_operation(&op);
 }
 
 
 void
-redis_store::end_late(operation &op)
+late_operations::leave(operation &op)
 {
-    if (!op.is_late) {
+    if (op.late.state == lateness::on_time) {
         return;
     }
 
-    late_bytes_ -= op.own_response.size();
+    end_retry(op);
+    op.late.state = lateness::on_time;
+    bytes_ -= op.own_response.size();
 
-    if (!op.give_back && --outcomes_late_ == 0) {
-        say_settled(op.link->name());
+    if (!op.returns_claim()) {
+        health_.outcome_over(op.link->name());
     }
 }
 
 
-void
-redis_store::on_tick(ngx_event_t *event)
-{
-    own_event::owner_of<redis_store>(event)->send_late(false);
-}
+namespace {
 
-
+/*
+ * Whether it is too late to retry.  A token can own its record even after the
+ * lease has expired, so outcomes are retried for longer than that; a worker
+ * that is shutting down waits for the lease only.  A claim stays uncertain
+ * until Redis has answered, so undoing it is never too late.
+ */
 bool
-redis_store::is_over(const operation &op) const
+is_over(const operation &op)
 {
     auto lease = static_cast<ngx_msec_t>(op.whose.lease);
 
     if (ngx_exiting) {
-        return is_due(op.since + lease);
+        return is_due(op.late.since + lease);
     }
 
-    /* Until Redis has answered, nothing is certain. */
-    return !op.give_back && is_due(op.since + ngx_max(lease, longest_late));
+    return !op.returns_claim()
+           && is_due(op.late.since + ngx_max(lease, longest_late));
 }
 
 
-bool
-redis_store::may_send_late(const operation &op) const
+operation &
+operation_at(ngx_queue_t *q)
 {
-    return late_sent_ == 0
-           || (late_sent_ < late_at_once
-               && late_sent_bytes_ + op.own_response.size()
-                      <= late_bytes_at_once);
+    late_entry *entry = ngx_queue_data(q, late_entry, queue);
+
+    return *entry->op;
 }
 
-
-/*
- * Sends what is due, all if the server has just come back; not too much at
- * once, as others wait for an answer too.
- */
-void
-redis_store::send_late(bool all)
-{
-    ngx_queue_t *q = ngx_queue_head(&late_);
-
-    while (q != ngx_queue_sentinel(&late_)) {
-        operation &op = late_at(q);
-
-        q = ngx_queue_next(q);
-
-        if (all) {
-            op.next = ngx_current_msec;
-        }
-
-        bool over = is_over(op);
-        bool due = op.link->usable() && is_due(op.next) && may_send_late(op);
-
-        if (!over && !due) {
-            continue;
-        }
-
-        ngx_queue_remove(&op.link_late.queue);
-        (op.give_back ? returns_ : late_count_)--;
-
-        if (over) {
-            drop_late(op);
-
-        } else {
-            op.whole = false;
-            op.sent_late = true;
-            op.sent_bytes = op.own_response.size();
-            late_sent_++;
-            late_sent_bytes_ += op.sent_bytes;
-            send(op);
-        }
-    }
-
-    if (!ngx_queue_empty(&late_) && !tick_.event.timer_set) {
-        ngx_add_timer(&tick_.event, late_tick);
-    }
 }
 
 }

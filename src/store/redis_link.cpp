@@ -1,6 +1,6 @@
 #include "store/redis_link.h"
 
-#include <algorithm>
+#include "store/redis_tls.h"
 
 namespace idempotency {
 
@@ -9,21 +9,11 @@ namespace {
 constexpr ngx_msec_t first_delay = 100;
 constexpr ngx_msec_t longest_delay = 2000;
 
-constexpr std::uint64_t slowest_rate = 2048; /* bytes in a millisecond */
-constexpr std::uint64_t most_patience = 5000;
-
-
-bool
-is_past(ngx_msec_t deadline)
-{
-    return static_cast<ngx_msec_int_t>(deadline - ngx_current_msec) <= 0;
-}
-
 
 unanswered
-fate_of(const command &c, std::uint64_t written)
+fate_of(const command &c, std::uint64_t sent)
 {
-    return written > c.begin ? unanswered::lost : unanswered::not_sent;
+    return sent > c.position ? unanswered::lost : unanswered::not_sent;
 }
 
 }
@@ -51,19 +41,14 @@ redis_link::stop()
     retry_.stop();
     close(false);
     answer_all(fate_of);
-
-    if (spare_ != nullptr) {
-        ngx_free(spare_);
-        spare_ = nullptr;
-    }
+    output_.free_memory();
 }
 
 
-redis_link *
-redis_link::of(ngx_event_t *event)
+void
+redis_link::give_up(const char *why)
 {
-    return static_cast<redis_link *>(
-        static_cast<ngx_connection_t *>(event->data)->data);
+    fail(why, 0, true);
 }
 
 
@@ -72,89 +57,67 @@ redis_link::open()
 {
     retry_.stop();
 
+    state_ = state::routing;
     connect_deadline_ = ngx_current_msec + settings_.connect_timeout;
+    route_.find(*this, failures_);
 
-    if (attempts_ == 0 || !resolve()) {
-        connect();
+    if (state_ == state::routing) {
+        arm();
     }
 }
 
 
-/* True: the addresses come later.  Those of the start are used until then. */
-bool
-redis_link::resolve()
+void
+redis_link::route_failed(const char *why)
 {
-    ngx_resolver_t *resolver = settings_.core->resolver;
+    fail(why, 0, true);
+}
 
-    if (settings_.host.len == 0 || resolver == nullptr
-        || resolver->connections.nelts == 0)
-    {
-        return false;
+
+void
+redis_link::route_found(const endpoint &where)
+{
+    ngx_peer_connection_t peer = {};
+    ngx_str_t name = route_.name();
+
+    quieten_log();
+    connect_deadline_ = ngx_current_msec + settings_.connect_timeout;
+    certificate_ = where.certificate;
+
+    peer.sockaddr = where.address;
+    peer.socklen = where.length;
+    peer.name = &name;
+    peer.get = ngx_event_get_peer;
+    peer.log = &log_;
+    peer.log_error = NGX_ERROR_ERR;
+    peer.so_keepalive = 1;
+
+    ngx_int_t rc = ngx_event_connect_peer(&peer);
+
+    if (rc != NGX_OK && rc != NGX_AGAIN) {
+        fail("cannot connect", ngx_socket_errno, true);
+        return;
     }
 
-    ngx_resolver_ctx_t *ctx = ngx_resolve_start(resolver, nullptr);
-
-    if (ctx == nullptr || ctx == NGX_NO_RESOLVER) {
-        return false;
-    }
-
-    ctx->name = settings_.host;
-    ctx->handler = on_resolved;
-    ctx->data = this;
-    ctx->timeout = settings_.connect_timeout / 2 + 1;
-
-    state_ = state::resolving;
-    resolving_ = ctx;
-
-    if (ngx_resolve_name(ctx) != NGX_OK) {
-        resolving_ = nullptr;
-        return false;
+    if (!prepare(peer.connection)) {
+        fail("not enough memory for a connection", 0, true);
+        return;
     }
 
     arm();
-    return true;
-}
 
-
-void
-redis_link::take_addresses(const ngx_resolver_ctx_t *ctx)
-{
-    std::size_t count = std::min<std::size_t>(ctx->naddrs, found_.size());
-
-    for (std::size_t i = 0; i < count; i++) {
-        const ngx_resolver_addr_t &from = ctx->addrs[i];
-        address &to = found_[i];
-
-        ngx_memcpy(&to.sockaddr, from.sockaddr, from.socklen);
-        to.length = from.socklen;
-        ngx_inet_set_port(&to.sockaddr.sockaddr, settings_.port);
+    if (rc == NGX_OK) {
+        connected();
     }
-
-    found_count_ = count;
-}
-
-
-void
-redis_link::on_resolved(ngx_resolver_ctx_t *ctx)
-{
-    auto *self = static_cast<redis_link *>(ctx->data);
-
-    if (ctx->state == NGX_OK && ctx->naddrs != 0) {
-        self->take_addresses(ctx);
-    }
-
-    self->resolving_ = nullptr;
-    ngx_resolve_name_done(ctx);
-    self->connect();
 }
 
 
 /*
- * nginx would log every attempt, but the owner logs what changes.  Only why
- * TLS fails nobody else can tell.
+ * nginx would log every failed attempt; the owner logs only changes of state.
+ * The reason why TLS fails is known to nginx alone, so its first line stays.
  */
 void
-redis_link::hush()
+redis_link::quieten_log()
 {
     log_.log_level = ngx_cycle->log->log_level;
 
@@ -166,59 +129,20 @@ redis_link::hush()
 }
 
 
-void
-redis_link::connect()
+bool
+redis_link::prepare(ngx_connection_t *c)
 {
-    peer_ = {};
-    hush();
-    connect_deadline_ = ngx_current_msec + settings_.connect_timeout;
-
-    if (found_count_ != 0) {
-        address &to = found_[attempts_ % found_count_];
-
-        peer_.sockaddr = &to.sockaddr.sockaddr;
-        peer_.socklen = to.length;
-
-    } else {
-        ngx_addr_t &to =
-            settings_.addresses[attempts_ % settings_.address_count];
-
-        peer_.sockaddr = to.sockaddr;
-        peer_.socklen = to.socklen;
-    }
-
-    peer_.name = &settings_.name;
-    peer_.get = ngx_event_get_peer;
-    peer_.log = &log_;
-    peer_.log_error = NGX_ERROR_ERR;
-    peer_.so_keepalive = 1;
-
-    ngx_int_t rc = ngx_event_connect_peer(&peer_);
-
-    if (rc != NGX_OK && rc != NGX_AGAIN) {
-        fail("connect() failed", ngx_socket_errno, true);
-        return;
-    }
-
     state_ = state::connecting;
-    connection_ = peer_.connection;
-    connection_->data = this;
-    connection_->log = &log_;
-    connection_->read->handler = on_read;
-    connection_->write->handler = on_write;
-    connection_->pool = ngx_create_pool(1024, &log_);
+    connection_ = c;
+
+    c->data = this;
+    c->log = &log_;
+    c->read->handler = on_read;
+    c->write->handler = on_write;
+    c->pool = ngx_create_pool(1024, &log_);
     reader_ = redisReaderCreate();
 
-    if (connection_->pool == nullptr || reader_ == nullptr) {
-        fail("no memory", 0, true);
-        return;
-    }
-
-    arm();
-
-    if (rc == NGX_OK) {
-        connected();
-    }
+    return c->pool != nullptr && reader_ != nullptr;
 }
 
 
@@ -234,7 +158,7 @@ redis_link::connected()
     }
 
     if (err != 0) {
-        fail("connect() failed", err, true);
+        fail("cannot connect", err, true);
         return;
     }
 
@@ -244,196 +168,87 @@ redis_link::connected()
 
     needs_claim_script = false;
 
-    if (settings_.ssl != nullptr) {
-        start_tls();
-
-    } else {
+    if (settings_.ssl == nullptr) {
         greet();
-    }
-}
-
-
-/*
- * How long nothing may happen.  Large commands need their time, most of it in
- * the buffers of this and other machines, where it cannot be seen.
- */
-ngx_msec_t
-redis_link::patience() const
-{
-    std::uint64_t in_flight = 0;
-
-    if (busy()) {
-        in_flight = appended_ - command_at(ngx_queue_head(&commands_)).begin;
-    }
-
-    return settings_.timeout
-           + ngx_min(in_flight / slowest_rate, most_patience);
-}
-
-
-/* When something has to be done at the latest; false: never. */
-bool
-redis_link::next_due(ngx_msec_t &due)
-{
-    bool opening = state_ != state::ready && state_ != state::closed;
-
-    due = opening ? connect_deadline_ : progress_ + patience();
-    for_command_ = false;
-
-    for (ngx_queue_t *q = ngx_queue_head(&commands_);
-         q != ngx_queue_sentinel(&commands_); q = ngx_queue_next(q))
-    {
-        const command &c = command_at(q);
-
-        if (!c.told) {
-            for_command_ = static_cast<ngx_msec_int_t>(c.deadline - due) <= 0;
-            due = for_command_ ? c.deadline : due;
-            break;
-        }
-    }
-
-    return opening || busy();
-}
-
-
-/*
- * Moves the timer only when it is to be earlier, as on_deadline() looks anew;
- * no command is due before the one that set it.
- */
-void
-redis_link::arm()
-{
-    ngx_msec_t due;
-
-    deadline_.event.cancelable = !busy();
-
-    if ((for_command_ && deadline_.event.timer_set) || !next_due(due)) {
         return;
     }
 
-    if (deadline_.event.timer_set) {
-        if (static_cast<ngx_msec_int_t>(due - deadline_.event.timer.key) >= 0)
-        {
-            return;
-        }
+    const char *wrong = start_tls(connection_, settings_.ssl, certificate_,
+                                  on_tls);
 
-        ngx_del_timer(&deadline_.event);
+    if (wrong != nullptr) {
+        fail(wrong, 0, true);
     }
-
-    ngx_msec_int_t left = static_cast<ngx_msec_int_t>(due - ngx_current_msec);
-
-    ngx_add_timer(&deadline_.event, static_cast<ngx_msec_t>(ngx_max(left, 1)));
 }
 
 
 void
-redis_link::on_deadline(ngx_event_t *event)
+redis_link::on_tls(ngx_connection_t *c)
 {
-    own_event::owner_of<redis_link>(event)->overdue();
+    auto *self = static_cast<redis_link *>(c->data);
+    const char *wrong = check_tls(c, self->certificate_,
+                                  self->settings_.tls_verify);
+
+    if (wrong != nullptr) {
+        self->fail(wrong, 0, true);
+        return;
+    }
+
+    c->read->handler = on_read;
+    c->write->handler = on_write;
+    self->greet();
 }
 
 
 void
-redis_link::overdue()
+redis_link::greet()
 {
-    if (state_ == state::ready) {
+    state_ = state::greeting;
 
-        if (busy() && is_past(progress_ + patience())) {
-            fail("it did not answer in time", NGX_ETIMEDOUT, true);
-            return;
-        }
-
-        tell_slow();
-
-    } else if (state_ != state::closed) {
-
-        if (is_past(connect_deadline_)) {
-            fail("it could not be connected to in time", NGX_ETIMEDOUT, true);
-            return;
-        }
-
-        if (busy() && is_past(command_at(ngx_queue_head(&commands_)).deadline))
-        {
-            fail_waiting();
-        }
+    if (!greeting_.send(connection_, settings_)) {
+        fail("the connection broke during login", 0, true);
+        return;
     }
 
+    /* Bytes that arrived before our handlers were set raise no new event. */
+    if (connection_->read->ready) {
+        ngx_post_event(connection_->read, &ngx_posted_events);
+    }
+}
+
+
+void
+redis_link::opened()
+{
+    std::string_view policy = greeting_.eviction_policy();
+
+    if (!policy.empty() && policy != "noeviction") {
+        owner_.server_evicts(*this, policy);
+    }
+
+    state_ = state::ready;
+    greeting_.forget_error();
+    down_ = false;
+    last_progress_ = ngx_current_msec;
+    deadline_.stop();
     arm();
-}
 
-
-/* The server works, but not fast enough for these. */
-void
-redis_link::tell_slow()
-{
-    ngx_connection_t *c = connection_;
-    ngx_queue_t *q = ngx_queue_head(&commands_);
-
-    /* Who is told may bring the link down, and all commands with it. */
-    while (connection_ == c && q != ngx_queue_sentinel(&commands_)) {
-        command &slow = command_at(q);
-
-        q = ngx_queue_next(q);
-
-        if (!is_past(slow.deadline)) {
-            return;
-        }
-
-        if (!slow.told) {
-            slow.told = true;
-            slow.slow(slow);
-        }
+    if (!output_.empty()) {
+        flush();
     }
-}
 
-
-void
-redis_link::answer_all(unanswered (*why)(const command &, std::uint64_t))
-{
-    ngx_queue_t all;
-    std::uint64_t written = written_;
-
-    /* The rest was thrown away. */
-    written_ = appended_;
-
-    /* Who is told that its command has failed may give another one. */
-    ngx_queue_init(&all);
-    ngx_queue_add(&all, &commands_);
-    ngx_queue_init(&commands_);
-
-    while (!ngx_queue_empty(&all)) {
-        command &c = command_at(ngx_queue_head(&all));
-
-        ngx_queue_remove(&c.queue);
-        c.answered(c, nullptr, why(c, written));
+    if (state_ == state::ready && !busy()) {
+        drained();
     }
-}
 
-
-/* The attempt goes on, but who waits for it has waited long enough. */
-void
-redis_link::fail_waiting()
-{
-    free_until(nullptr);
-    down_ = true;
-    owner_.link_down(*this, "it could not be connected to in time",
-                     NGX_ETIMEDOUT);
-    answer_all(
-        [](const command &, std::uint64_t) { return unanswered::not_sent; });
-}
-
-
-void
-redis_link::give_up(const char *why)
-{
-    fail(why, 0, true);
+    owner_.link_up(*this);
 }
 
 
 /*
- * Commands in flight may still be executed by a server that stands still; it
- * is told by a reset that nobody wants to know, and nothing of them is left
- * to be sent again by this host's kernel.
+ * A server that hangs may still execute the commands in flight later.  A reset
+ * tells it that nobody waits for them, and keeps this host's kernel from
+ * sending them again.
  */
 void
 redis_link::fail(const char *why, ngx_err_t err, bool down)
@@ -447,18 +262,53 @@ redis_link::fail(const char *why, ngx_err_t err, bool down)
     if (down && !was_down) {
         owner_.link_down(*this, why, err);
 
-    } else if (!was_down && !idle && ngx_time() >= next_complaint_) {
-        next_complaint_ = ngx_time() + 10;
+    } else if (!was_down && !idle && ngx_time() >= next_warning_) {
+        next_warning_ = ngx_time() + 10;
 
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, err,
-                      "idempotency: redis \"%V\": %s before it had answered",
-                      &settings_.name, why);
+                      "idempotency: connection to Redis at \"%V\" lost while "
+                      "commands waited for a reply: %s",
+                      &name(), why);
     }
 
     try_later();
-    attempts_++;
+    failures_++;
 
     answer_all(fate_of);
+}
+
+
+/* The attempt to connect goes on, but commands do not wait any longer. */
+void
+redis_link::fail_waiting()
+{
+    output_.discard();
+    down_ = true;
+    owner_.link_down(*this, "could not connect in time", NGX_ETIMEDOUT);
+    answer_all(
+        [](const command &, std::uint64_t) { return unanswered::not_sent; });
+}
+
+
+void
+redis_link::answer_all(unanswered (*why)(const command &, std::uint64_t))
+{
+    ngx_queue_t all;
+    std::uint64_t sent = output_.sent();
+
+    output_.skip_discarded();
+
+    /* A callback may queue another command. */
+    ngx_queue_init(&all);
+    ngx_queue_add(&all, &commands_);
+    ngx_queue_init(&commands_);
+
+    while (!ngx_queue_empty(&all)) {
+        command &c = command_at(ngx_queue_head(&all));
+
+        ngx_queue_remove(&c.queue);
+        c.answered(c, nullptr, why(c, sent));
+    }
 }
 
 
@@ -467,8 +317,8 @@ redis_link::try_later()
 {
     ngx_msec_t delay = 1;
 
-    if (attempts_ != 0 || down_) {
-        delay = first_delay << ngx_min(attempts_, 6u);
+    if (failures_ != 0 || down_) {
+        delay = first_delay << ngx_min(failures_, 6u);
         delay = ngx_min(delay, longest_delay);
         delay += static_cast<ngx_msec_t>(ngx_random()) % (delay / 2);
     }
@@ -496,15 +346,10 @@ redis_link::close(bool reset)
 
     state_ = state::closed;
     connection_ = nullptr;
-    starved_ = false;
     unparsed_ = 0;
     deadline_.stop();
-    free_until(nullptr);
-
-    if (resolving_ != nullptr) {
-        ngx_resolve_name_done(resolving_);
-        resolving_ = nullptr;
-    }
+    output_.discard();
+    route_.cancel();
 
     if (reader_ != nullptr) {
         redisReaderFree(reader_);
@@ -521,13 +366,7 @@ redis_link::close(bool reset)
         setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     }
 
-#if (NGX_SSL)
-    if (c->ssl != nullptr) {
-        c->ssl->no_wait_shutdown = 1;
-        c->ssl->no_send_shutdown = 1;
-        ngx_ssl_shutdown(c);
-    }
-#endif
+    close_tls(c);
 
     if (c->pool != nullptr) {
         ngx_destroy_pool(c->pool);

@@ -6,39 +6,13 @@ namespace idempotency {
 
 namespace {
 
+/* Little-endian. */
 template <class T>
-std::uint8_t *
-put(std::uint8_t *p, T value)
-{
-    for (std::size_t i = 0; i < sizeof(T); i++) {
-        *p++ = static_cast<std::uint8_t>(value >> (8 * i));
-    }
-
-    return p;
-}
-
-
+std::uint8_t *put(std::uint8_t *p, T value);
 template <class T>
-T
-get(const std::uint8_t *&p)
-{
-    T value = 0;
-
-    for (std::size_t i = 0; i < sizeof(T); i++) {
-        value = static_cast<T>(value | static_cast<T>(*p++) << (8 * i));
-    }
-
-    return value;
-}
-
-
+T get(const std::uint8_t *&p);
 template <std::size_t N>
-void
-get(const std::uint8_t *&p, std::array<std::uint8_t, N> &out)
-{
-    std::copy_n(p, N, out.begin());
-    p += N;
-}
+void get(const std::uint8_t *&p, std::array<std::uint8_t, N> &out);
 
 }
 
@@ -91,6 +65,45 @@ std::uint64_t
 redis_expiry(std::uint64_t ttl)
 {
     return std::min(ttl, redis_longest);
+}
+
+
+namespace {
+
+template <class T>
+std::uint8_t *
+put(std::uint8_t *p, T value)
+{
+    for (std::size_t i = 0; i < sizeof(T); i++) {
+        *p++ = static_cast<std::uint8_t>(value >> (8 * i));
+    }
+
+    return p;
+}
+
+
+template <class T>
+T
+get(const std::uint8_t *&p)
+{
+    T value = 0;
+
+    for (std::size_t i = 0; i < sizeof(T); i++) {
+        value = static_cast<T>(value | static_cast<T>(*p++) << (8 * i));
+    }
+
+    return value;
+}
+
+
+template <std::size_t N>
+void
+get(const std::uint8_t *&p, std::array<std::uint8_t, N> &out)
+{
+    std::copy_n(p, N, out.begin());
+    p += N;
+}
+
 }
 
 }

@@ -12,14 +12,14 @@
 namespace idempotency {
 
 /*
- * A record as it lies in Redis: a head of fixed size, then the response.  All
- * numbers are little-endian.  docs/record-format.md tells the rest; the
- * scripts in redis_scripts.h know these offsets too.
+ * A record as it is stored in Redis: a head of fixed size, then the response.
+ * All numbers are little-endian.  docs/record-format.md describes the format;
+ * the scripts in redis_scripts.h use the same offsets.
  */
 inline constexpr std::uint8_t redis_record_version = 1;
 inline constexpr std::size_t redis_record_head = 70;
 
-/* Redis lets a key live that long; a record that is to stay for ever does. */
+/* A TTL of 278 years, which Redis accepts; it stands for "forever". */
 inline constexpr std::uint64_t redis_longest = 1ull << 43;
 
 
@@ -28,8 +28,8 @@ struct redis_record {
     std::uint32_t attempt;
     token owner;
     digest fingerprint;
-    std::uint64_t expiry; /* milliseconds it was given when last written */
-    std::uint64_t mark; /* pending: its lease; else when it ended, by Redis */
+    std::uint64_t expiry; /* TTL in milliseconds when it was last written */
+    std::uint64_t mark;   /* pending: its lease; else when Redis stored it */
     std::span<const std::uint8_t> response;
 };
 
@@ -37,11 +37,11 @@ struct redis_record {
 std::array<std::uint8_t, redis_record_head>
 encode_redis_head(const redis_record &record);
 
-/* Nothing: not a record, or one of a version that is not known. */
+/* Nothing: not a record, or of an unknown version. */
 std::optional<redis_record>
 decode_redis_record(std::span<const std::uint8_t> bytes);
 
-/* A time to live as Redis gets it. */
+/* A TTL as it is sent to Redis. */
 std::uint64_t redis_expiry(std::uint64_t ttl);
 
 }

@@ -4,23 +4,19 @@
 
 namespace idempotency {
 
-#ifdef IDEMPOTENCY_BREAK_FENCING
-#define OTHER_TOKEN "false"
-#else
 #define OTHER_TOKEN "old:sub(7, 22) ~= token"
-#endif
 
 /*
- * What one plain command cannot do.  Each is atomic and touches one key.  The
- * offsets are those of redis_record.h, counted from 1: 1 version, 2 state,
- * 3-6 attempt, 7-22 token, 23-54 fingerprint, 55-62 expiry, 63-70 mark.
+ * Each script is atomic and touches one key.  The offsets are those of
+ * redis_record.h, counted from 1: 1 version, 2 state, 3-6 attempt, 7-22 token,
+ * 23-54 fingerprint, 55-62 expiry, 63-70 mark.
  */
 
 /*
- * record, its expiry, whether an unknown outcome may be taken over.  Answers
- * the attempt that was claimed, or the record that is there and what is left
- * of its expiry.  A pending record whose owner has not renewed it for longer
- * than its lease is unknown, and only Redis' clock says so.
+ * Arguments: record, its expiry, whether an unknown outcome may be taken over.
+ * Returns the number of the attempt that was claimed, or the existing record
+ * and its remaining TTL.  A pending record that was not renewed within its
+ * lease counts as unknown, by Redis' clock alone.
  */
 inline constexpr std::string_view claim_script = R"(
 local key, record, expiry, take_over = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -50,8 +46,8 @@ return attempt
 
 
 /*
- * token, state, expiry, room for a head and the response.  What is stored
- * already by the same token is what a lost answer was about.
+ * Arguments: token, state, expiry, room for a head and the response.  If the
+ * same token has stored an outcome before, its reply was lost: nothing to do.
  */
 inline constexpr std::string_view complete_script = R"(
 local key, token, state, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
@@ -71,7 +67,7 @@ return 1
 )";
 
 
-/* token, expiry */
+/* Arguments: token, expiry. */
 inline constexpr std::string_view mark_unknown_script = R"(
 local key, token, expiry = KEYS[1], ARGV[1], ARGV[2]
 local old = redis.call('GETRANGE', key, 0, 69)
@@ -91,8 +87,8 @@ return 1
 
 
 /*
- * token, whether the claim is given back by somebody who has not run it.  Then
- * a record that was taken over is what it was before, unknown.
+ * Arguments: token, whether the claim is undone because nobody has run it.
+ * Then a record that was taken over becomes unknown again, as it was before.
  */
 inline constexpr std::string_view release_script = R"(
 local key, token, give_back = KEYS[1], ARGV[1], ARGV[2]
@@ -116,7 +112,7 @@ return 1
 )";
 
 
-/* token */
+/* Argument: token. */
 inline constexpr std::string_view renew_script = R"(
 local key, token = KEYS[1], ARGV[1]
 local old = redis.call('GETRANGE', key, 0, 69)

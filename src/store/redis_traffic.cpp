@@ -1,18 +1,16 @@
 #include "store/redis_link.h"
 
-#include <algorithm>
-#include <charconv>
 #include <memory>
 
 namespace idempotency {
 
 namespace {
 
-constexpr std::size_t block_size = 16 * 1024;
-constexpr std::size_t large_part = 4 * 1024;
-
-/* Redis itself has no larger strings. */
+/* Redis allows strings of up to 512 megabytes. */
 constexpr std::uint64_t largest_reply = 520ull * 1024 * 1024;
+
+constexpr std::uint64_t slowest_rate = 2048; /* bytes in a millisecond */
+constexpr std::uint64_t most_patience = 5000;
 
 
 struct free_reply {
@@ -24,151 +22,13 @@ using owned_reply = std::unique_ptr<redisReply, free_reply>;
 }
 
 
-/* A piece of what is to be sent: a block of commands, or a part outside. */
-struct redis_link::segment {
-    ngx_chain_t chain;
-    ngx_buf_t buf;
-    bool own;
-
-    u_char *room() { return reinterpret_cast<u_char *>(this + 1); }
-
-    static segment *of(ngx_chain_t *cl)
-    {
-        return reinterpret_cast<segment *>(cl);
-    }
-};
-
-
-redis_link::segment *
-redis_link::make_segment(std::size_t room)
-{
-    segment *made = nullptr;
-
-    if (room != 0 && spare_ != nullptr) {
-        made = spare_;
-        spare_ = nullptr;
-
-    } else {
-        made = static_cast<segment *>(
-            ngx_alloc(sizeof(segment) + room, &log_));
-    }
-
-    if (made == nullptr) {
-        starved_ = true;
-        return nullptr;
-    }
-
-    *made = {};
-    made->own = room != 0;
-    made->chain.buf = &made->buf;
-    made->buf.memory = 1;
-
-    if (made->own) {
-        made->buf.start = made->room();
-        made->buf.pos = made->buf.start;
-        made->buf.last = made->buf.start;
-        made->buf.end = made->buf.start + room;
-    }
-
-    if (out_ == nullptr) {
-        out_ = &made->chain;
-
-    } else {
-        tail_->chain.next = &made->chain;
-    }
-
-    tail_ = made;
-
-    return made;
-}
-
-
-void
-redis_link::append(std::string_view text)
-{
-    appended_ += text.size();
-
-    while (!text.empty() && !starved_) {
-        bool room = tail_ != nullptr && tail_->own
-                    && tail_->buf.last != tail_->buf.end;
-
-        if (!room && make_segment(block_size) == nullptr) {
-            return;
-        }
-
-        ngx_buf_t &buf = tail_->buf;
-        std::size_t size = std::min<std::size_t>(
-            text.size(), static_cast<std::size_t>(buf.end - buf.last));
-
-        buf.last = ngx_cpymem(buf.last, text.data(), size);
-        text.remove_prefix(size);
-    }
-}
-
-
-void
+redis_output &
 redis_link::begin(command &c, unsigned arguments)
 {
-    char text[16];
-    char *end = text;
+    c.position = output_.added();
+    output_.begin(arguments);
 
-    c.begin = appended_;
-
-    *end++ = '*';
-    end = std::to_chars(end, text + sizeof(text), arguments).ptr;
-    *end++ = '\r';
-    *end++ = '\n';
-
-    append({text, static_cast<std::size_t>(end - text)});
-}
-
-
-void
-redis_link::add(std::string_view text)
-{
-    add_size(text.size());
-    append(text);
-    append("\r\n");
-}
-
-
-/* Parts of that size together follow, then add_part({}). */
-void
-redis_link::add_size(std::size_t size)
-{
-    char text[32];
-    char *end = text;
-
-    *end++ = '$';
-    end = std::to_chars(end, text + sizeof(text), size).ptr;
-    *end++ = '\r';
-    *end++ = '\n';
-
-    append({text, static_cast<std::size_t>(end - text)});
-}
-
-
-void
-redis_link::add_part(bytes part)
-{
-    if (part.empty()) {
-        append("\r\n");
-        return;
-    }
-
-    if (part.size() < large_part) {
-        append({reinterpret_cast<const char *>(part.data()), part.size()});
-        return;
-    }
-
-    segment *outside = make_segment(0);
-
-    if (outside != nullptr) {
-        outside->buf.pos = const_cast<u_char *>(part.data());
-        outside->buf.last = outside->buf.pos + part.size();
-    }
-
-    appended_ += part.size();
+    return output_;
 }
 
 
@@ -176,11 +36,11 @@ void
 redis_link::end(command &c)
 {
     if (!busy()) {
-        progress_ = ngx_current_msec;
+        last_progress_ = ngx_current_msec;
     }
 
     c.deadline = ngx_current_msec + settings_.timeout;
-    c.told = false;
+    c.is_overdue = false;
     ngx_queue_insert_tail(&commands_, &c.queue);
 
     if (connection_ != nullptr) {
@@ -198,57 +58,7 @@ redis_link::end(command &c)
 void
 redis_link::part_moved(bytes from, const std::uint8_t *to)
 {
-    for (ngx_chain_t *cl = out_; cl != nullptr; cl = cl->next) {
-        ngx_buf_t &buf = *cl->buf;
-
-        if (segment::of(cl)->own || buf.pos < from.data()
-            || buf.pos >= from.data() + from.size())
-        {
-            continue;
-        }
-
-        std::ptrdiff_t size = buf.last - buf.pos;
-
-        buf.pos = const_cast<u_char *>(to) + (buf.pos - from.data());
-        buf.last = buf.pos + size;
-    }
-}
-
-
-void
-redis_link::free_until(ngx_chain_t *rest)
-{
-    while (out_ != rest) {
-        segment *sent = segment::of(out_);
-
-        out_ = out_->next;
-
-        if (sent->own && spare_ == nullptr) {
-            spare_ = sent;
-
-        } else {
-            ngx_free(sent);
-        }
-    }
-
-    if (out_ == nullptr) {
-        tail_ = nullptr;
-    }
-}
-
-
-/* Where the command ends that is next to be answered. */
-std::uint64_t
-redis_link::head_end() const
-{
-    if (!busy()) {
-        return appended_;
-    }
-
-    ngx_queue_t *second = ngx_queue_next(ngx_queue_head(&commands_));
-
-    return second == ngx_queue_sentinel(&commands_) ? appended_
-                                                    : command_at(second).begin;
+    output_.part_moved(from, to);
 }
 
 
@@ -256,50 +66,6 @@ void
 redis_link::on_flush(ngx_event_t *event)
 {
     own_event::owner_of<redis_link>(event)->flush();
-}
-
-
-void
-redis_link::flush()
-{
-    ngx_connection_t *c = connection_;
-
-    if (starved_) {
-        fail("no memory for a command", 0, true);
-        return;
-    }
-
-    /* Not in end(): an attempt that fails at once would answer inside. */
-    if (state_ == state::closed && busy()) {
-        open();
-        return;
-    }
-
-    if (state_ != state::ready || out_ == nullptr) {
-        return;
-    }
-
-    off_t before = c->sent;
-    bool head = written_ < head_end();
-    ngx_chain_t *rest = c->send_chain(c, out_, 0);
-
-    written_ += static_cast<std::uint64_t>(c->sent - before);
-
-    /* A server that stands still goes on taking bytes for a while. */
-    if (c->sent != before && head) {
-        progress_ = ngx_current_msec;
-    }
-
-    if (rest == NGX_CHAIN_ERROR) {
-        fail("write failed", 0, false);
-        return;
-    }
-
-    free_until(rest);
-
-    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
-        fail("write event failed", 0, true);
-    }
 }
 
 
@@ -322,10 +88,10 @@ redis_link::on_read(ngx_event_t *event)
 {
     redis_link *self = of(event);
 
-    /* nginx is about to leave, and wants its idle connections closed. */
+    /* This worker is shutting down and closes its idle connections. */
     if (self->connection_->close) {
         if (self->busy()) {
-            self->fail("nginx closed its connections", 0, false);
+            self->fail("nginx closes its connections", 0, false);
 
         } else {
             self->close(false);
@@ -343,6 +109,77 @@ redis_link::on_read(ngx_event_t *event)
 }
 
 
+redis_link *
+redis_link::of(ngx_event_t *event)
+{
+    return static_cast<redis_link *>(
+        static_cast<ngx_connection_t *>(event->data)->data);
+}
+
+
+void
+redis_link::flush()
+{
+    ngx_connection_t *c = connection_;
+
+    if (output_.out_of_memory()) {
+        fail("not enough memory for a command", 0, true);
+        return;
+    }
+
+    /* Not in end(): if this fails at once, callbacks would run inside it. */
+    if (state_ == state::closed && busy()) {
+        open();
+        return;
+    }
+
+    if (state_ != state::ready || output_.empty()) {
+        return;
+    }
+
+    std::uint64_t before = output_.sent();
+    bool sends_first = before < first_command_end();
+    bool written = output_.send(c);
+
+    /* Later commands do not count: the kernel takes bytes for any server. */
+    if (output_.sent() != before && sends_first) {
+        last_progress_ = ngx_current_msec;
+    }
+
+    if (!written) {
+        fail("write failed", 0, false);
+        return;
+    }
+
+    if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
+        fail("ngx_handle_write_event() failed", 0, true);
+    }
+}
+
+
+/* Where the command ends that will be answered next. */
+std::uint64_t
+redis_link::first_command_end() const
+{
+    if (!busy()) {
+        return output_.added();
+    }
+
+    ngx_queue_t *second = ngx_queue_next(ngx_queue_head(&commands_));
+
+    return second == ngx_queue_sentinel(&commands_)
+               ? output_.added()
+               : command_at(second).position;
+}
+
+
+command &
+redis_link::first_command() const
+{
+    return command_at(ngx_queue_head(&commands_));
+}
+
+
 void
 redis_link::read()
 {
@@ -357,21 +194,22 @@ redis_link::read()
         }
 
         if (n <= 0) {
-            fail(complaint_[0] != '\0' ? complaint_
-                                       : "it closed the connection",
-                 0, state_ != state::ready);
+            const char *said = greeting_.first_error();
+
+            fail(said != nullptr ? said : "Redis closed the connection", 0,
+                 state_ != state::ready);
             return;
         }
 
         unparsed_ += static_cast<std::uint64_t>(n);
-        progress_ = ngx_current_msec;
+        last_progress_ = ngx_current_msec;
 
         if (unparsed_ > largest_reply
             || redisReaderFeed(reader_, reinterpret_cast<char *>(buffer),
                                static_cast<std::size_t>(n))
                    != REDIS_OK)
         {
-            fail("its reply is too large", 0, true);
+            fail("the reply is too large", 0, true);
             return;
         }
 
@@ -381,12 +219,12 @@ redis_link::read()
     }
 
     if (ngx_handle_read_event(c->read, 0) != NGX_OK) {
-        fail("read event failed", 0, true);
+        fail("ngx_handle_read_event() failed", 0, true);
     }
 }
 
 
-/* False: the connection is another one now, or none. */
+/* False: the connection was closed meanwhile, or is another one. */
 bool
 redis_link::parse()
 {
@@ -396,7 +234,7 @@ redis_link::parse()
         void *found = nullptr;
 
         if (redisReaderGetReply(reader, &found) != REDIS_OK) {
-            fail("it does not speak the protocol of Redis", 0, true);
+            fail("the reply is not in the Redis protocol", 0, true);
             return false;
         }
 
@@ -420,32 +258,22 @@ redis_link::take(const redisReply &reply)
 {
     ngx_atomic_uint_t number = connection_->number;
 
-    if (state_ == state::greeting) {
-        const char *wrong = take_greeting(reply);
+    if (state_ != state::greeting) {
+        if (!take_answer(reply)) {
+            return false;
+        }
+
+    } else {
+        const char *wrong = greeting_.take(reply);
 
         if (wrong != nullptr) {
             fail(wrong, 0, true);
             return false;
         }
 
-        if (++greeted_ == greeting_size_) {
+        if (greeting_.is_complete()) {
             opened();
         }
-
-    } else if (!busy()) {
-        fail("it sent what was not asked for", 0, true);
-        return false;
-
-    } else if (written_ < head_end()) {
-        fail("it answered before it was asked", 0, true);
-        return false;
-
-    } else {
-        command &c = command_at(ngx_queue_head(&commands_));
-
-        ngx_queue_remove(&c.queue);
-        attempts_ = 0;
-        c.answered(c, &reply, unanswered::lost);
     }
 
     if (connection_ == nullptr || connection_->number != number) {
@@ -460,11 +288,174 @@ redis_link::take(const redisReply &reply)
 }
 
 
+bool
+redis_link::take_answer(const redisReply &reply)
+{
+    if (!busy()) {
+        fail("a reply without a command", 0, true);
+        return false;
+    }
+
+    if (output_.sent() < first_command_end()) {
+        fail("a reply to a command that was not sent yet", 0, true);
+        return false;
+    }
+
+    command &c = first_command();
+
+    ngx_queue_remove(&c.queue);
+    failures_ = 0;
+    c.answered(c, &reply, unanswered::lost);
+
+    return true;
+}
+
+
+/* An idle connection does not delay the shutdown of a worker. */
 void
 redis_link::drained()
 {
     connection_->idle = 1;
     deadline_.event.cancelable = 1;
+}
+
+
+/*
+ * Only moves the timer to an earlier time, because on_deadline() sets it
+ * again.  If it is set for a command, no later command is due before that.
+ */
+void
+redis_link::arm()
+{
+    ngx_msec_t deadline;
+
+    deadline_.event.cancelable = !busy();
+
+    if ((timer_is_for_command_ && deadline_.event.timer_set)
+        || !next_deadline(deadline))
+    {
+        return;
+    }
+
+    if (deadline_.event.timer_set) {
+        if (time_left(deadline) >= time_left(deadline_.event.timer.key)) {
+            return;
+        }
+
+        ngx_del_timer(&deadline_.event);
+    }
+
+    ngx_msec_int_t left = time_left(deadline);
+
+    ngx_add_timer(&deadline_.event, static_cast<ngx_msec_t>(ngx_max(left, 1)));
+}
+
+
+/* When check_deadlines() must run; false: there is nothing to wait for. */
+bool
+redis_link::next_deadline(ngx_msec_t &deadline)
+{
+    bool opening = state_ != state::ready && state_ != state::closed;
+
+    deadline = opening ? connect_deadline_ : last_progress_ + patience();
+    timer_is_for_command_ = false;
+
+    for (ngx_queue_t *q = ngx_queue_head(&commands_);
+         q != ngx_queue_sentinel(&commands_); q = ngx_queue_next(q))
+    {
+        const command &c = command_at(q);
+
+        if (c.is_overdue) {
+            continue;
+        }
+
+        if (time_left(c.deadline) <= time_left(deadline)) {
+            timer_is_for_command_ = true;
+            deadline = c.deadline;
+        }
+
+        break;
+    }
+
+    return opening || busy();
+}
+
+
+/*
+ * How long the server may make no progress.  Large commands take time in
+ * buffers of the network, where progress cannot be seen.
+ */
+ngx_msec_t
+redis_link::patience() const
+{
+    std::uint64_t in_flight = 0;
+
+    if (busy()) {
+        in_flight = output_.added() - first_command().position;
+    }
+
+    return settings_.timeout
+           + ngx_min(in_flight / slowest_rate, most_patience);
+}
+
+
+void
+redis_link::on_deadline(ngx_event_t *event)
+{
+    own_event::owner_of<redis_link>(event)->check_deadlines();
+}
+
+
+void
+redis_link::check_deadlines()
+{
+    if (state_ == state::ready) {
+
+        if (busy() && is_due(last_progress_ + patience())) {
+            fail("no reply in time", NGX_ETIMEDOUT, true);
+            return;
+        }
+
+        tell_overdue();
+
+    } else if (state_ != state::closed) {
+
+        if (is_due(connect_deadline_)) {
+            fail("could not connect in time", NGX_ETIMEDOUT, true);
+            return;
+        }
+
+        if (busy() && is_due(first_command().deadline)) {
+            fail_waiting();
+        }
+    }
+
+    arm();
+}
+
+
+/* The server makes progress, but these commands have waited too long. */
+void
+redis_link::tell_overdue()
+{
+    ngx_connection_t *c = connection_;
+    ngx_queue_t *q = ngx_queue_head(&commands_);
+
+    /* A callback may close the connection, and with it end all commands. */
+    while (connection_ == c && q != ngx_queue_sentinel(&commands_)) {
+        command &late = command_at(q);
+
+        q = ngx_queue_next(q);
+
+        if (!is_due(late.deadline)) {
+            return;
+        }
+
+        if (!late.is_overdue) {
+            late.is_overdue = true;
+            late.overdue(late);
+        }
+    }
 }
 
 }

@@ -11,39 +11,38 @@ constexpr std::string_view tls = "rediss://";
 constexpr std::string_view socket = "redis+unix:";
 
 
-/* As Redis reads it: a small number. */
-bool
-is_db(std::string_view text)
-{
-    return !text.empty() && text.size() <= 5
-           && std::all_of(text.begin(), text.end(),
-                          [](char c) { return c >= '0' && c <= '9'; });
+const char *parse_socket(std::string_view rest, redis_url &url);
+const char *parse_server(std::string_view rest, redis_url &url);
+const char *parse_credentials(std::string_view text, redis_url &url);
+bool is_db(std::string_view text);
+bool is_escaped(std::string_view text);
+bool is_hex(char c);
+
 }
 
 
 bool
-is_hex(char c)
+is_redis_url(std::string_view text)
 {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')
-           || (c >= 'A' && c <= 'F');
+    return text.starts_with(plain) || text.starts_with(tls)
+           || text.starts_with(socket);
 }
 
 
-bool
-is_escaped(std::string_view text)
+const char *
+parse_redis_url(std::string_view text, redis_url &url)
 {
-    for (std::size_t i = 0; i < text.size(); i++) {
-        if (text[i] == '%'
-            && (text.size() - i < 3 || !is_hex(text[i + 1])
-                || !is_hex(text[i + 2])))
-        {
-            return false;
-        }
+    if (text.starts_with(socket)) {
+        return parse_socket(text.substr(socket.size()), url);
     }
 
-    return true;
+    url.tls = text.starts_with(tls);
+
+    return parse_server(text.substr(url.tls ? tls.size() : plain.size()), url);
 }
 
+
+namespace {
 
 const char *
 parse_socket(std::string_view rest, redis_url &url)
@@ -54,7 +53,7 @@ parse_socket(std::string_view rest, redis_url &url)
     url.path = rest.substr(0, question);
 
     if (!url.path.starts_with('/') || url.path.size() == 1) {
-        return "the path of the socket must be absolute, write e.g. "
+        return "the path of the socket must be absolute, for example "
                "\"redis+unix:/run/redis.sock\"";
     }
 
@@ -69,30 +68,6 @@ parse_socket(std::string_view rest, redis_url &url)
     }
 
     url.db = rest.substr(db.size());
-    return nullptr;
-}
-
-
-const char *
-parse_credentials(std::string_view text, redis_url &url)
-{
-    std::size_t colon = text.find(':');
-
-    if (colon == std::string_view::npos) {
-        return "before \"@\" write \"user:password\" or \":password\"";
-    }
-
-    if (!is_escaped(text)) {
-        return "\"%\" must be followed by two hexadecimal digits";
-    }
-
-    url.user = text.substr(0, colon);
-    url.password = text.substr(colon + 1);
-
-    if (url.password.empty()) {
-        return "the password is empty";
-    }
-
     return nullptr;
 }
 
@@ -117,7 +92,7 @@ parse_server(std::string_view rest, redis_url &url)
     url.host = rest.substr(0, slash);
 
     if (url.host.empty()) {
-        return "there is no host in it";
+        return "the address has no host";
     }
 
     if (slash == std::string_view::npos || slash + 1 == rest.size()) {
@@ -127,31 +102,69 @@ parse_server(std::string_view rest, redis_url &url)
     url.db = rest.substr(slash + 1);
 
     return is_db(url.db) ? nullptr
-                         : "the number of a database follows the host, write "
-                           "e.g. \"redis://127.0.0.1:6379/0\"";
-}
-
-}
-
-
-bool
-is_redis_url(std::string_view text)
-{
-    return text.starts_with(plain) || text.starts_with(tls)
-           || text.starts_with(socket);
+                         : "only the number of a database may follow the "
+                           "host, for example \"redis://127.0.0.1:6379/0\"";
 }
 
 
 const char *
-parse_redis_url(std::string_view text, redis_url &url)
+parse_credentials(std::string_view text, redis_url &url)
 {
-    if (text.starts_with(socket)) {
-        return parse_socket(text.substr(socket.size()), url);
+    std::size_t colon = text.find(':');
+
+    if (colon == std::string_view::npos) {
+        return "\"@\" must follow \"user:password\" or \":password\"";
     }
 
-    url.tls = text.starts_with(tls);
+    if (!is_escaped(text)) {
+        return "in user and password, \"%\" must be followed by two "
+               "hexadecimal digits";
+    }
 
-    return parse_server(text.substr(url.tls ? tls.size() : plain.size()), url);
+    url.user = text.substr(0, colon);
+    url.password = text.substr(colon + 1);
+
+    if (url.password.empty()) {
+        return "the password is empty";
+    }
+
+    return nullptr;
+}
+
+
+/* Redis numbers its databases. */
+bool
+is_db(std::string_view text)
+{
+    return !text.empty() && text.size() <= 5
+           && std::all_of(text.begin(), text.end(),
+                          [](char c) { return c >= '0' && c <= '9'; });
+}
+
+
+bool
+is_escaped(std::string_view text)
+{
+    for (std::size_t i = 0; i < text.size(); i++) {
+        if (text[i] == '%'
+            && (text.size() - i < 3 || !is_hex(text[i + 1])
+                || !is_hex(text[i + 2])))
+        {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+
+bool
+is_hex(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')
+           || (c >= 'A' && c <= 'F');
+}
+
 }
 
 }

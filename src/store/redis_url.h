@@ -4,13 +4,13 @@
 
 namespace idempotency {
 
-/* What is written in the address of a Redis store, still percent-encoded. */
+/* The parts of a Redis store's address, still percent-encoded. */
 struct redis_url {
     bool tls = false;
     std::string_view user;
     std::string_view password;
-    std::string_view host; /* and port; empty: a socket */
-    std::string_view path; /* of that socket */
+    std::string_view host; /* with port; empty: a Unix socket */
+    std::string_view path; /* of the Unix socket */
     std::string_view db = "0";
 };
 

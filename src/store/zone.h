@@ -22,19 +22,20 @@ struct zone_stats {
 };
 
 
-struct recovered {
+/* What recover() found. */
+struct zone_recovery {
     std::size_t records;
-    std::size_t orphans; /* blocks of a write that never ended */
-    std::size_t broken;  /* records that lost their response */
+    std::size_t without_response; /* of these: records that lost theirs */
+    std::size_t orphans;          /* blocks of a write that was cut short */
 };
 
 
 /*
  * The memory store's records in one region shared by processes.  A zone is
  * the header of its region, made by format(); it lives as long as the region
- * does.  The caller holds one lock around every
- * call and passes one monotonic clock's milliseconds, from which processes
- * may differ by a little.
+ * does.  The caller holds one lock around every call and passes the
+ * milliseconds of one monotonic clock, which processes may have read at
+ * slightly different times.
  *
  * A process may be killed inside any call.  Whoever gets the lock next finds
  * dirty() and must call recover() first: every record is then as it was
@@ -52,7 +53,7 @@ public:
 
     /*
      * The response, if there is one, is copied to out, or left empty if out
-     * is too small for it.  What is found is not changed in any way.
+     * is too small for it.  A record that is found is not changed in any way.
      */
     zone_answer claim(const idempotency::claim &c, std::uint64_t now,
                       std::span<std::uint8_t> out);
@@ -69,7 +70,7 @@ public:
     std::size_t expire(std::uint64_t now, std::size_t max);
 
     [[nodiscard]] bool dirty() const;
-    recovered recover();
+    zone_recovery recover();
 
     [[nodiscard]] zone_stats stats() const;
 
@@ -83,29 +84,29 @@ private:
 
     enum block_kind : std::uint8_t {
         free_block,
-        head_block,
-        data_block,
+        head_block, /* holds a record */
+        data_block, /* holds a part of a response */
     };
 
     /* What changes while a record lives. */
-    struct life {
+    struct version {
         std::uint64_t expiry;
         std::uint64_t since; /* last renewed, or completed */
         std::uint64_t lease;
         std::uint64_t keep;
-        std::uint64_t size;  /* of the response */
-        std::uint32_t first; /* block of it */
+        std::uint64_t response_size;
+        std::uint32_t response; /* its first block */
         std::uint32_t attempt;
         token owner;
         record_state state;
     };
 
     struct record {
-        std::uint32_t chain; /* next record of the bucket */
-        std::uint32_t heap_at;
+        std::uint32_t next_in_bucket;
+        std::uint32_t heap_position;
         digest name;
         digest fingerprint;
-        life lives[2];
+        version versions[2];
         std::uint8_t active; /* which of the two counts */
     };
 
@@ -123,57 +124,67 @@ private:
     static_assert(sizeof(block) == block_size);
 
     struct layout {
-        std::uint32_t blocks;
+        std::uint32_t block_count;
         std::uint32_t bucket_bits;
-        std::size_t heap_at;
-        std::size_t blocks_at;
+        std::size_t heap_offset;
+        std::size_t blocks_offset;
     };
 
     zone() = default;
 
+    /* Where everything lies: zone_layout.h, but for measure(). */
     static bool measure(const void *region, std::size_t size, layout &l);
-
     unsigned char *base();
     std::uint32_t *buckets();
+    std::size_t bucket_count() const;
     std::uint32_t *heap();
-    block &at(std::uint32_t index);
-    life &current(std::uint32_t index);
+    block &block_at(std::uint32_t index);
+    record &record_at(std::uint32_t index);
+    version &current(std::uint32_t index);
 
-    std::uint32_t &bucket_of(const digest &name);
-    std::uint32_t find(const digest &name);
-    std::uint32_t owned(const ownership &whose, std::uint64_t now);
-    void link(std::uint32_t index);
-    void unlink(std::uint32_t index);
-
-    void create(const idempotency::claim &c, std::uint64_t now);
-    void replace(std::uint32_t index, const life &next);
-    void rewrite(std::uint32_t index, const life &next);
-    void erase(std::uint32_t index);
-    bool describe(std::uint32_t index, const idempotency::claim &c,
+    /* Steps of the operations: zone.cpp */
+    void describe(std::uint32_t index, const idempotency::claim &c,
                   std::uint64_t now, zone_answer &answer);
     void take_over(std::uint32_t index, const idempotency::claim &c,
-                   std::uint64_t now);
+                   std::uint64_t now, zone_answer &answer);
+    template <typename Edit>
+    settle_result edit_owned(const ownership &whose, std::uint64_t now,
+                             Edit edit);
 
-    std::uint32_t take();
-    void give_back(std::uint32_t index);
+    /* Records and the buckets they are found in: zone_records.cpp */
+    std::uint32_t find(const digest &name);
+    std::uint32_t find_owned(const ownership &whose, std::uint64_t now);
+    void create(const idempotency::claim &c, std::uint64_t now);
+    void update(std::uint32_t index, const version &next);
+    void switch_version(std::uint32_t index, const version &next);
+    void erase(std::uint32_t index);
+    std::uint32_t &bucket_of(const digest &name);
+    void add_to_bucket(std::uint32_t index);
+    void remove_from_bucket(std::uint32_t index);
+
+    /* Blocks, and the responses in them: zone_blocks.cpp */
+    bool write_response(pieces response, version &v, std::uint64_t now);
+    void read_response(const version &v, std::uint8_t *out);
     bool make_room(std::size_t blocks, std::uint64_t now);
-    bool write(pieces response, life &l, std::uint64_t now);
-    void read(const life &l, std::uint8_t *out);
+    std::uint32_t allocate_block();
+    void return_block(std::uint32_t index);
 
-    bool expire_one(std::uint64_t now);
+    /* Expired records, and a heap that has the next one: zone_expiry.cpp */
     std::size_t reclaim(std::uint64_t now, std::size_t max);
+    bool reclaim_one(std::uint64_t now);
     void schedule(std::uint32_t index);
     void unschedule(std::uint32_t index);
-    void place(std::uint32_t position, std::uint32_t index);
-    void settle(std::uint32_t position);
+    void sift(std::uint32_t position);
+    void set_heap(std::uint32_t position, std::uint32_t index);
 
-    void adopt(std::uint32_t index, recovered &found);
-    bool whole(const life &l);
+    /* Steps of recover(): zone_recovery.cpp */
+    void recover_record(std::uint32_t index, zone_recovery &found);
+    bool has_whole_response(const version &v);
 
     std::uint64_t seed_;
     std::uint64_t heap_offset_;
     std::uint64_t blocks_offset_;
-    std::uint32_t blocks_;
+    std::uint32_t block_count_;
     std::uint32_t bucket_bits_;
     std::uint32_t dirty_;
 
@@ -181,8 +192,8 @@ private:
     std::uint32_t touched_;
 
     /* All below is derived: recover() makes it from the head blocks. */
-    std::uint32_t free_;
-    std::uint32_t used_;
+    std::uint32_t free_list_;
+    std::uint32_t used_blocks_;
     std::uint32_t records_;
     std::uint32_t heap_size_;
 };

@@ -25,10 +25,7 @@ package Checker;
 # A run is ordered by when nginx sent it: what the network holds back arrives
 # later than its successor, and nobody could prevent that.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use List::Util qw(first max min none any uniq);
 

@@ -11,10 +11,7 @@ package Client;
 #   all that must not differ between answers) sha (digest of the body)
 #   error         there was no answer
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Digest::SHA qw(sha1_hex);
 use Time::HiRes qw(sleep);

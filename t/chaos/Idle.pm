@@ -2,10 +2,7 @@ package Idle;
 
 # Looks for what a run has left over: connections, files, memory.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use IO::Socket::INET;
 use List::Util qw(max);

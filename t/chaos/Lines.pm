@@ -4,10 +4,7 @@ package Lines;
 # processes append to. All times are of the one monotonic clock, which no
 # fault touches.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Exporter 'import';
 use Fcntl qw(O_WRONLY O_APPEND O_CREAT);

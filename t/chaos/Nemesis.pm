@@ -4,10 +4,7 @@ package Nemesis;
 # Writes down what it did: who was killed, who stood still from when to when,
 # and when the store was out of reach.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use List::Util qw(shuffle);
 use Time::HiRes qw(sleep);

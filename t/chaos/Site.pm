@@ -4,15 +4,10 @@ package Site;
 # memory, dies and comes back on the same ports. From each start to its end is
 # a life; a memory store lasts as long.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use IO::Socket::INET;
-use POSIX qw(WNOHANG);
+use v5.36;
 
 use FreePorts qw(free_ports);
+use LinkLog;
 use Nginx ();
 use Proxy;
 use Workload;
@@ -34,7 +29,7 @@ sub make_instance ($self, $number) {
     @port{@names} = free_ports(scalar @names);
     my $instance = { number => $number, port => \%port, life => 0 };
     $instance->{proxy} = Proxy->start(
-        log => "$self->{folder}/links", instance => $number,
+        watch => LinkLog->new(log => "$self->{folder}/links", instance => $number),
         links => {
             h1 => [@port{qw(link_h1 h1)}], h2 => [@port{qw(link_h2 h2)}],
             app => [$port{link_app}, $self->{apps}[0]],
@@ -122,11 +117,7 @@ sub clean_up ($self) {
 }
 
 sub stop_proxies ($self) {
-    for my $instance ($self->instances) {
-        my $proxy = $instance->{proxy};
-        kill KILL => $proxy->pid;
-        waitpid $proxy->pid, 0;
-    }
+    $_->{proxy}->stop for $self->instances;
 }
 
 # ---- clock ----------------------------------------------------------------

@@ -4,10 +4,7 @@ package Workload;
 # that all clients agree on them without talking; how a run goes is each
 # request's own wish.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Digest::SHA qw(sha1_hex);
 use Exporter 'import';

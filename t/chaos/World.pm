@@ -3,10 +3,7 @@ package World;
 # All processes of a run, in one folder: applications, Redis, nginx with their
 # networks, clients. They end with it.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
@@ -20,6 +17,8 @@ use Client;
 use FreePorts qw(free_ports);
 use Lines;
 use Nginx ();
+use RedisServer;
+use Running qw(catch_signals);
 use Site;
 
 my $HERE = dirname(abs_path(__FILE__));
@@ -45,7 +44,7 @@ sub log_path ($self, $name) { return $self->{forget} ? '/dev/null' : $self->path
 sub site ($self) { return $self->{site} }
 
 sub start ($self) {
-    Nginx::catch_signals();
+    catch_signals();
     $self->start_app($_) for @{ $self->{apps} };
     $self->start_redis if $self->{redis_port};
     $self->{site} = Site->new(
@@ -105,10 +104,11 @@ sub start_app ($self, $app) {
 }
 
 sub start_redis ($self) {
-    $self->{redis_pid} = $self->spawn('redis-server', '--port', $self->{redis_port},
+    my @arguments = ('--port', $self->{redis_port},
         '--bind', '127.0.0.1', '--dir', $self->{folder}, '--save', '',
         '--appendonly', 'yes', '--appendfsync', 'always', '--daemonize', 'no',
         '--logfile', $self->path('redis.log'));
+    $self->{redis_pid} = $self->spawn(sub { RedisServer::become_server(@arguments) });
     wait_listening($self->{redis_port});
 }
 

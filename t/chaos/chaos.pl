@@ -9,10 +9,7 @@
 # The faults follow from the seed; what they meet does not, as processes are
 # free to be fast or slow. Ends with 0 if all rules of Checker.pm held.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);

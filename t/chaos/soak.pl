@@ -9,10 +9,7 @@
 # zones, and with Redis its memory. Records lapse after a few seconds, so that
 # a level is reached soon.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);

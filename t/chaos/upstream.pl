@@ -17,10 +17,7 @@
 # pieces=N refuse=500|word status=502 discard=1 rst=1
 # die=unread|executed|header|body
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Cwd qw(abs_path);
 use Digest::SHA qw(sha1_hex);

@@ -6,41 +6,25 @@ package DnsServer;
 #   "resolver 127.0.0.1:" . $dns->port . " ipv6=off valid=1s;"
 #   $dns->say('127.0.0.2');            # undef: there is no such name
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use File::Temp ();
-use IO::Socket::INET;
+use Net::DNS ();
+use Net::DNS::Nameserver;
 use POSIX ();
-use Socket qw(inet_aton);
 
-my $owner = $$;
-my %running;
-
-END {
-    if ($$ == $owner) {
-        local $?;
-        $_->stop for values %running;
-    }
-}
+use FreePorts qw(free_ports);
+use Running qw(run_aside end_process);
 
 sub start ($class, $address) {
-    my $sock = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 0, Proto => 'udp')
-        or die "the name server has no port: $@\n";
     my $dir = File::Temp->newdir('dns-XXXXXX', TMPDIR => 1);
-    my $self = bless { port => $sock->sockport, dir => $dir }, $class;
+    my $self = bless { port => (free_ports(1))[0], dir => $dir }, $class;
     $self->say($address);
-    my $pid = fork // die "fork: $!\n";
-    if (!$pid) {
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        open STDOUT, '>', '/dev/null';
-        $self->serve($sock);
-        POSIX::_exit(0);
-    }
-    $self->{pid} = $pid;
-    $running{$pid} = $self;
+    # Listens before anybody can ask.
+    my $server = Net::DNS::Nameserver->new(LocalAddr => '127.0.0.1', LocalPort => $self->{port},
+        ReplyHandler => sub ($name, $class, $type, @) { $self->reply($name, $class, $type) })
+        or die "the name server has no port\n";
+    $self->{pid} = run_aside(sub { serve($server) });
     return $self;
 }
 
@@ -55,32 +39,21 @@ sub say ($self, $address) {
 
 sub stop ($self) {
     my $pid = delete $self->{pid} or return;
-    delete $running{$pid};
-    kill TERM => $pid;
-    waitpid $pid, 0;
+    end_process($pid);
 }
 
-sub serve ($self, $sock) {
+sub serve ($server) {
     my $parent = getppid();
     # A test that was killed leaves nobody who asks.
     local $SIG{ALRM} = sub { POSIX::_exit(0) if getppid() != $parent; alarm 2 };
     alarm 2;
-    while (1) {
-        my $peer = recv($sock, my $query, 512, 0) // next;
-        send($sock, $self->answer($query), 0, $peer);
-    }
+    $server->main_loop;
 }
 
-# One question, as nginx asks it; for an address of IPv4.
-sub answer ($self, $query) {
-    open my $file, '<', "$self->{dir}/address" or return;
-    my $address = readline($file) // '';
-    my $question = substr($query, 12);
-    my $known = $address ne '' && $question =~ /\0\0\x01\0\x01\z/;
-    my $flags = $address eq '' ? 0x8183 : 0x8180;
-    my $record = $known ? pack('n n n N n a4', 0xc00c, 1, 1, 1, 4, inet_aton($address)) : q();
-    return substr($query, 0, 2) . pack('n5', $flags, 1, $known ? 1 : 0, 0, 0)
-        . $question . $record;
+sub reply ($self, $name, $class, $type) {
+    open my $file, '<', "$self->{dir}/address" or return 'SERVFAIL';
+    my $address = readline($file) // return 'NXDOMAIN';
+    return ('NOERROR', [$type eq 'A' ? Net::DNS::RR->new("$name 1 $class A $address") : ()]);
 }
 
 1;

@@ -3,10 +3,7 @@ package FreePorts;
 # Free TCP ports on 127.0.0.1, below the range from which the kernel takes
 # the local ports of outgoing connections.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Exporter 'import';
 use Fcntl qw(:flock);

@@ -2,10 +2,7 @@ package Hpack;
 
 # Header compression of HTTP/2 (RFC 7541): writes plain literals, reads all.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 my @STATIC = (
     [':authority', ''], [':method', 'GET'], [':method', 'POST'], [':path', '/'],

@@ -3,16 +3,15 @@ package Http1;
 # A raw HTTP/1.1 client: requests can be left half sent, unread or reset, and
 # many can be under way in one process.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Exporter 'import';
 use IO::Select;
 use IO::Socket::INET;
-use Socket qw(SOL_SOCKET SO_LINGER IPPROTO_TCP TCP_NODELAY);
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
+
+use Sockets qw(write_all reset_socket);
 
 our @EXPORT_OK = qw(request send_request parallel collect);
 
@@ -89,17 +88,7 @@ sub send ($self, $method, $uri, %opt) {
     return $self;
 }
 
-# A peer that has hung up already is not an error here: what it said is read.
-sub write ($self, $bytes) {
-    local $SIG{PIPE} = 'IGNORE';
-    my $done = 0;
-    while ($done < length $bytes) {
-        my $sent = syswrite($self->{sock}, $bytes, length($bytes) - $done, $done);
-        return 0 if !defined $sent;
-        $done += $sent;
-    }
-    return 1;
-}
+sub write ($self, $bytes) { return write_all($self->{sock}, $bytes) }
 
 sub response ($self, $timeout = undef) {
     return (collect([$self], $timeout // $TIMEOUT))[0];
@@ -109,10 +98,7 @@ sub close ($self) { CORE::close($self->{sock}) if $self->{sock} }
 
 sub half_close ($self) { shutdown($self->{sock}, 1) }
 
-sub reset ($self) {
-    setsockopt($self->{sock}, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0));
-    $self->close;
-}
+sub reset ($self) { reset_socket($self->{sock}) }
 
 sub request_bytes ($method, $uri, %opt) {
     my @headers = @{ $opt{headers} // [] };

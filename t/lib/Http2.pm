@@ -1,7 +1,9 @@
 package Http2;
 
 # A small HTTP/2 client with prior knowledge, for streams that are left half
-# sent, reset or unread.
+# sent, reset or unread. Debian's Protocol::HTTP2 sends requests only whole, has
+# no call that resets a stream, opens windows by itself and mixes trailers with
+# headers.
 #
 #   my $h2 = Http2->new($port);
 #   my $response = $h2->request('POST', '/x', headers => [...], body => '...');
@@ -11,20 +13,15 @@ package Http2;
 #   $h2->rst($id);
 #   $response = $h2->response($id);
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
 use IO::Select;
 use IO::Socket::INET;
-use Socket qw(SOL_SOCKET SO_LINGER IPPROTO_TCP TCP_NODELAY);
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
-use lib dirname(abs_path(__FILE__));
 use Hpack;
+use Sockets qw(write_all reset_socket);
 
 use constant {
     DATA => 0, HEADERS => 1, RST_STREAM => 3, SETTINGS => 4, PING => 6,
@@ -76,9 +73,14 @@ sub send ($self, $method, $path, %opt) {
     $self->frame(HEADERS, END_HEADERS | ($more ? 0 : END_STREAM), $id,
         Hpack::encode(':method' => $method, ':scheme' => 'http',
             ':path' => $path, ':authority' => $opt{authority} // 'localhost',
-            @{ $opt{headers} // [] }));
+            lower_names(@{ $opt{headers} // [] })));
     $self->data($id, $body, $opt{end} // 1) if $body ne '';
     return $id;
+}
+
+# As HTTP/2 wants them.
+sub lower_names (@fields) {
+    return map { $_ % 2 ? $fields[$_] : lc $fields[$_] } 0 .. $#fields;
 }
 
 sub data ($self, $id, $bytes, $end = 0) {
@@ -116,10 +118,7 @@ sub goaway ($self) {
 
 sub close ($self) { CORE::close($self->{sock}) }
 
-sub reset ($self) {
-    setsockopt($self->{sock}, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0));
-    $self->close;
-}
+sub reset ($self) { reset_socket($self->{sock}) }
 
 # ---- responses ------------------------------------------------------------
 
@@ -263,16 +262,6 @@ sub frame ($self, $type, $flags, $id, $payload) {
         . $payload);
 }
 
-# A peer that has hung up already is not an error here: what it said is read.
-sub write ($self, $bytes) {
-    local $SIG{PIPE} = 'IGNORE';
-    my $done = 0;
-    while ($done < length $bytes) {
-        my $sent = syswrite($self->{sock}, $bytes, length($bytes) - $done, $done);
-        return 0 if !defined $sent;
-        $done += $sent;
-    }
-    return 1;
-}
+sub write ($self, $bytes) { return write_all($self->{sock}, $bytes) }
 
 1;

@@ -16,10 +16,7 @@ package Ledger;
 #
 #   --- executions: 1
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Cwd qw(abs_path);
 use Exporter ();
@@ -30,33 +27,24 @@ use POSIX ();
 use Test::More ();
 use Time::HiRes qw(sleep time);
 
-use lib dirname(abs_path(__FILE__));
 use FreePorts qw(free_ports);
+use Running qw(started end_process);
 use Store ();
 
 our @ISA    = ('Exporter');
 our @EXPORT = qw(ledger_count ledger_lines ledger_reset upstream_port
     upstream_start upstream_stop);
+our @EXPORT_OK = qw(escape);
 
 my $PROGRAM = dirname(abs_path(__FILE__)) . '/upstream.pl';
 my @PROTOCOLS = qw(UPSTREAM FASTCGI SCGI UWSGI);
 
-my $owner = $$;
 my ($dir, $pid, @ports);
 
 sub import ($class, @names) {
     start_on_free_ports() if !$pid;
     join_test_nginx();
     $class->export_to_level(1, $class, @names);
-}
-
-END {
-    # Destroying the directory and the application is up to the process that
-    # made them; Test::Nginx forks.
-    if ($$ == $owner && $pid) {
-        local $?;
-        upstream_stop();
-    }
 }
 
 # ---- application ----------------------------------------------------------
@@ -68,6 +56,7 @@ sub upstream_start {
     unlink "$dir/ready";
     $pid = fork // die "fork: $!\n";
     exec_upstream() if !$pid;
+    started($pid, \&upstream_stop);
     return 1 if wait_ready();
     upstream_stop();
     return 0;
@@ -75,8 +64,7 @@ sub upstream_start {
 
 sub upstream_stop {
     return if !$pid;
-    kill TERM => $pid;
-    waitpid $pid, 0;
+    end_process($pid);
     undef $pid;
 }
 
@@ -127,6 +115,7 @@ sub ledger_reset {
     return;
 }
 
+# As part of a query string.
 sub escape ($text) {
     return $text =~ s/([^A-Za-z0-9_.~-])/sprintf '%%%02X', ord $1/ger;
 }

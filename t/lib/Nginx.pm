@@ -12,37 +12,22 @@ package Nginx;
 # In the configuration %%PORT%%, %%PORT2%%, ... become free ports, %%DIR%% the
 # directory of this nginx, and $TEST_NGINX_* the environment variable.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use Cwd qw(abs_path);
 use Exporter 'import';
-use File::Basename qw(dirname);
 use File::Temp ();
 use IO::Socket::INET;
 use POSIX qw(WNOHANG);
 use Test::More ();
 use Time::HiRes qw(sleep time);
 
-use lib dirname(abs_path(__FILE__));
 use FreePorts qw(free_ports);
 use Http1 qw(request send_request parallel collect);
+use Running qw(started ended catch_signals);
 use Store;
 
 our @EXPORT = qw(request send_request parallel collect wait_until memory_only
     redis_only on_redis);
-
-my $owner = $$;
-my %running;
-
-END {
-    if ($$ == $owner) {
-        local $?;
-        $_->kill_all for values %running;
-    }
-}
 
 sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
     my $until = time + $seconds;
@@ -90,7 +75,7 @@ sub launch ($self) {
     my $child = fork // die "fork: $!\n";
     exec_nginx($self) if !$child;
     $self->{child} = $child;
-    $running{$child} = $self;
+    started($child, sub { $self->kill_all });
 
     my $up = wait_quietly(sub { $self->reaped || $self->is_up }, 20);
     return 1 if $up && $self->{child};
@@ -145,7 +130,7 @@ sub kill_all ($self) {
 sub reaped ($self) {
     my $child = $self->{child} or return 1;
     return 0 if !waitpid($child, WNOHANG);
-    delete $running{$child};
+    ended($child);
     undef $self->{child};
     return 1;
 }
@@ -158,13 +143,6 @@ sub is_up ($self) {
 sub can_connect ($port) {
     return defined IO::Socket::INET->new(
         PeerAddr => '127.0.0.1', PeerPort => $port, Timeout => 1);
-}
-
-# Perl runs no END block when a signal ends it, and nginx would stay behind.
-sub catch_signals {
-    for my $name (qw(INT TERM HUP)) {
-        $SIG{$name} = sub { exit 1 } if !$SIG{$name} || $SIG{$name} eq 'DEFAULT';
-    }
 }
 
 sub wait_quietly ($condition, $seconds) {

@@ -10,31 +10,40 @@ package OnRedis;
 # /open     the response is passed on while it is captured
 # port 3    stub_status
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use Cwd qw(abs_path);
 use Exporter 'import';
-use File::Basename qw(dirname);
 use Test::More;
 
-use lib dirname(abs_path(__FILE__));
 use Keyed;
-use Ledger qw(ledger_lines);
 use Nginx;
+use Proxy;
+use RedisServer;
 
-our @EXPORT = qw(on_redis_nginx redis_conf lines_in status_of attempts_of all_said
-    is_back finish $REFUSED);
+our @EXPORT = qw(on_redis_nginx two_nginx proxied_redis redis_conf keys_of status_of is_back
+    $REFUSED $GONE $BACK);
 
 our $REFUSED = '503 store_unavailable';
+
+# What the log says when a server goes, and when it is back.
+our $GONE = qr/\[error\].*idempotency: Redis at "\S+" is unavailable: /;
+our $BACK = qr/\[notice\].*idempotency: Redis at "\S+" is available again/;
 
 # params: of the store; lines: in http{}; servers: more of them; and what
 # Nginx->start() takes.
 sub on_redis_nginx ($url, %opt) {
     my @conf = delete @opt{qw(params lines servers)};
     return Nginx->start(%opt, http => redis_conf($url, @conf));
+}
+
+sub two_nginx ($redis, %opt) {
+    return map { on_redis_nginx($redis->url, %opt) } 1 .. 2;
+}
+
+# A Redis, and a network before it that fails as it is told.
+sub proxied_redis (%opt) {
+    my $redis = RedisServer->start(%opt);
+    return ($redis, Proxy->to($redis->path('redis.sock')));
 }
 
 sub redis_conf ($url, $params = '', $lines = '', $servers = '') {
@@ -73,23 +82,15 @@ sub redis_conf ($url, $params = '', $lines = '', $servers = '') {
 CONF
 }
 
-# Of the error log.
-sub lines_in ($ng, $pattern) {
-    return grep {/$pattern/} split /\n/, $ng->error_log;
+# The names of the records of a database.
+sub keys_of ($redis, $db = 0) {
+    $redis->command('SELECT', $db);
+    my @keys = sort @{ $redis->command('KEYS', '*') };
+    $redis->command('SELECT', 0);
+    return @keys;
 }
 
-sub status_of ($response) { return $response->{headers}{'x-status'}[0] // 'none' }
-
-sub attempts_of ($key) {
-    return map { / key=\Q$key\E .*attempt=(\d+)/ ? $1 : () } ledger_lines();
-}
-
-# {answer => how often}
-sub all_said (@responses) {
-    my %count;
-    $count{ said($_) }++ for @responses;
-    return \%count;
-}
+sub status_of ($response) { return header($response, 'X-Status') // 'none' }
 
 # Whether the store answers again, by itself and soon. Every key asked with is
 # another one.
@@ -97,20 +98,8 @@ my $asked = 0;
 
 sub is_back ($ng, $seconds = 12) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
-    my $said;
-    wait_until(sub {
-        ($said = said(post($ng->port, 'back-' . ++$asked))) =~ /^201/;
-    }, $seconds, 'the store to answer');
+    my $said = wait_said(qr/^201/, sub { post($ng->port, 'back-' . ++$asked) }, $seconds);
     return like($said, qr/^201 #\d+$/, 'the store answers again by itself');
-}
-
-# signal => 'TERM' where a worker may have to see to something yet.
-sub finish ($ng, %opt) {
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-    ok(wait_until(sub { under_way($ng->port(3)) == 0 }, 5, 'the rest'),
-        'no request is left over');
-    ok($ng->stop(%opt{grep { exists $opt{$_} } 'signal'}), 'stops');
-    $ng->check_logs;
 }
 
 1;

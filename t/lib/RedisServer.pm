@@ -9,43 +9,27 @@ package RedisServer;
 #
 # Another program, such as Valkey's, can be named by TEST_REDIS_BINARY.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
 use File::Temp ();
-use IO::Select;
-use IO::Socket::UNIX;
 use POSIX ();
+use Redis;
 use Time::HiRes qw(sleep time);
 
-use lib dirname(abs_path(__FILE__));
 use FreePorts qw(free_ports);
+use Running qw(started ended catch_signals);
 
 # Debian has the server in redis-tools too, without a service that starts by
 # itself: one program, which looks at its name to know what it is.
 my $BINARY = '/usr/bin/redis-check-rdb';
 my $TIMEOUT = 10;
 
-my $owner = $$;
-my %running;
-
-END {
-    if ($$ == $owner) {
-        local $?;
-        $_->kill for values %running;
-    }
-}
-
 # ---- life -----------------------------------------------------------------
 
 # conf => [lines]; port => 0 for the socket alone; bind => '127.0.0.1';
 # password => that of the user default; aof => 'always' or 'everysec', else
 # what is stored does not outlive the process; tls => 1, or 'client' where
-# clients have to show a certificate; binary => path.
+# clients have to show a certificate.
 sub start ($class, %opt) {
     my $dir = File::Temp->newdir('redis-XXXXXX', TMPDIR => 1);
     # Workers of nginx may run as another user.
@@ -67,7 +51,7 @@ sub launch ($self, %opt) {
     my $pid = fork // die "fork: $!\n";
     exec_server($self) if !$pid;
     $self->{pid} = $pid;
-    $running{$pid} = $self;
+    started($pid, sub { $self->kill });
     return 1 if $opt{early} || $self->wait_ready;
     $self->kill;
     return 0;
@@ -80,11 +64,12 @@ sub stop ($self) { return $self->end('TERM') }
 
 sub end ($self, $signal) {
     my $pid = delete $self->{pid} or return 0;
-    delete $running{$pid};
     delete $self->{client};
+    # One that stands still would not hear of it.
     CORE::kill $signal => $pid;
     CORE::kill CONT => $pid;
     waitpid $pid, 0;
+    ended($pid);
     return 1;
 }
 
@@ -103,7 +88,7 @@ sub wait_ready ($self) {
     my $until = time + $TIMEOUT;
     while (time < $until) {
         if (waitpid($self->{pid}, POSIX::WNOHANG()) > 0) {
-            delete $running{ delete $self->{pid} };
+            ended(delete $self->{pid});
             return 0;
         }
         return 1 if eval { $self->command('PING') eq 'PONG' };
@@ -116,17 +101,15 @@ sub exec_server ($self) {
     # TAP consumers wait until the last holder of standard output is gone.
     open STDOUT, '>>', $self->log_path;
     open STDERR, '>>', $self->log_path;
-    my $binary = $self->{binary} // $ENV{TEST_REDIS_BINARY} // $BINARY;
-    { exec {$binary} 'redis-server', $self->path('redis.conf') }
-    print "$binary: $!\n";
-    POSIX::_exit(127);
+    become_server($self->path('redis.conf'));
 }
 
-# Perl runs no END block when a signal ends it, and Redis would stay behind.
-sub catch_signals {
-    for my $name (qw(INT TERM HUP)) {
-        $SIG{$name} = sub { exit 1 } if !$SIG{$name} || $SIG{$name} eq 'DEFAULT';
-    }
+# Never returns.
+sub become_server (@arguments) {
+    my $binary = $ENV{TEST_REDIS_BINARY} // $BINARY;
+    { exec {$binary} 'redis-server', @arguments }
+    print STDERR "$binary: $!\n";
+    POSIX::_exit(127);
 }
 
 # ---- configuration --------------------------------------------------------
@@ -210,18 +193,17 @@ sub log ($self) {
 
 # Through the socket, which is never encrypted. Status and bulk replies are
 # strings, arrays are references, nothing is undef.
-sub command ($self, @words) {
-    my $client = $self->{client} //= $self->connect;
-    my $reply = eval { $client->command(@words) };
+sub command ($self, $name, @words) {
+    local $SIG{PIPE} = 'IGNORE';
+    my $client = $self->{client} //= Redis->new(sock => $self->path('redis.sock'),
+        password => $self->{password}, read_timeout => $TIMEOUT, write_timeout => $TIMEOUT);
+    # The methods in small letters make something else of some replies.
+    my $method = uc $name;
+    my $reply = eval { $client->$method(@words) };
     return $reply if !$@;
-    delete $self->{client} if $@ !~ /^redis: /;
+    # An error that Redis answered with leaves the connection as it is.
+    delete $self->{client} if $@ !~ /^\[/;
     die $@;
-}
-
-sub connect ($self) {
-    my $client = RedisServer::Client->new($self->path('redis.sock'));
-    $client->command('AUTH', $self->{password}) if defined $self->{password};
-    return $client;
 }
 
 sub info_field ($self, $name) {
@@ -248,51 +230,6 @@ sub reset_stats ($self) {
 # Those of the module, by their name.
 sub clients ($self) {
     return grep {/ name=idempotency /} split /\n/, $self->command('CLIENT', 'LIST');
-}
-
-package RedisServer::Client;
-
-use IO::Socket::UNIX;
-
-sub new ($class, $path) {
-    my $sock = IO::Socket::UNIX->new(Peer => $path) or die "$path: $!\n";
-    binmode $sock;
-    return bless { sock => $sock, buffer => '' }, $class;
-}
-
-sub command ($self, @words) {
-    local $SIG{PIPE} = 'IGNORE';
-    my $bytes = join '', '*' . @words . "\r\n", map { '$' . length($_) . "\r\n$_\r\n" } @words;
-    while (length $bytes) {
-        my $sent = syswrite($self->{sock}, $bytes) // die "write to Redis: $!\n";
-        substr($bytes, 0, $sent, '');
-    }
-    return $self->reply;
-}
-
-sub reply ($self) {
-    my ($type, $rest) = $self->line =~ /^(.)(.*)$/s;
-    return $rest if $type =~ /[+:]/;
-    die "redis: $rest\n" if $type eq '-';
-    return undef if $rest < 0;
-    return [map { $self->reply } 1 .. $rest] if $type eq '*';
-    $self->fill while length $self->{buffer} < $rest + 2;
-    my $bulk = substr($self->{buffer}, 0, $rest, '');
-    substr($self->{buffer}, 0, 2, '');
-    return $bulk;
-}
-
-sub line ($self) {
-    my $end;
-    $self->fill while ($end = index $self->{buffer}, "\r\n") < 0;
-    my $line = substr($self->{buffer}, 0, $end + 2, '');
-    return substr($line, 0, -2);
-}
-
-sub fill ($self) {
-    IO::Select->new($self->{sock})->can_read($TIMEOUT) or die "Redis does not answer\n";
-    sysread($self->{sock}, $self->{buffer}, 1 << 16, length $self->{buffer})
-        or die "Redis hangs up\n";
 }
 
 1;

@@ -9,17 +9,11 @@ package Store;
 #   redis_only();                      # the file is about Redis
 #   ... if on_redis();
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
-use Cwd qw(abs_path);
 use Exporter 'import';
-use File::Basename qw(dirname);
 use Test::More ();
 
-use lib dirname(abs_path(__FILE__));
 use RedisServer;
 
 our @EXPORT = qw(memory_only redis_only on_redis);

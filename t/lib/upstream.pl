@@ -24,10 +24,7 @@
 # GET /ledger, GET /count[?uri=/x][&key=K] and POST /reset are about the
 # ledger and never count as executions.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
+use v5.36;
 
 use Digest::SHA qw(sha1_hex);
 use Fcntl qw(:DEFAULT :flock :seek);

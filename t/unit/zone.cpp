@@ -1,4 +1,4 @@
-#include "store/zone.h"
+#include "store/zone_layout.h"
 
 #include <catch2/catch.hpp>
 
@@ -60,7 +60,7 @@ struct zone_inspector {
 
         for (std::uint32_t i = 0; i < z.touched_; ++i) {
 
-            if (z.at(i).kind != zone::head_block) {
+            if (z.block_at(i).kind != zone::head_block) {
                 continue;
             }
 
@@ -70,14 +70,14 @@ struct zone_inspector {
                 continue;
             }
 
-            bytes response(l.size);
-            z.read(l, response.data());
+            bytes response(l.response_size);
+            z.read_response(l, response.data());
 
-            bool fresh = v.emplace(z.at(i).head.name,
+            bool fresh = v.emplace(z.block_at(i).head.name,
                                    seen{l.state, l.attempt,
-                                        z.at(i).head.fingerprint, l.owner,
-                                        l.lease, l.keep, l.since, l.expiry,
-                                        response})
+                                        z.block_at(i).head.fingerprint,
+                                        l.owner, l.lease, l.keep, l.since,
+                                        l.expiry, response})
                              .second;
 
             REQUIRE(fresh);
@@ -94,28 +94,29 @@ struct zone_inspector {
 
         for (std::uint32_t i = 0; i < z.touched_; ++i) {
 
-            if (z.at(i).kind != zone::head_block) {
+            if (z.block_at(i).kind != zone::head_block) {
                 continue;
             }
 
             ++heads;
             ++owners[i];
 
-            if (z.find(z.at(i).head.name) != i) {
+            if (z.find(z.block_at(i).head.name) != i) {
                 return "a record is not in its bucket";
             }
 
-            auto d = z.current(i).first;
-            auto left = (z.current(i).size + payload - 1) / payload;
+            auto d = z.current(i).response;
+            auto left = (z.current(i).response_size + payload - 1) / payload;
 
             for (/* void */; left > 0; --left) {
 
-                if (d >= z.touched_ || z.at(d).kind != zone::data_block) {
+                if (d >= z.touched_ || z.block_at(d).kind != zone::data_block)
+                {
                     return "a response is broken";
                 }
 
                 ++owners[d];
-                d = z.at(d).next;
+                d = z.block_at(d).next;
             }
 
             if (d != zone::none) {
@@ -130,16 +131,17 @@ struct zone_inspector {
             return "records are miscounted";
         }
 
-        if (in_use != z.used_) {
+        if (in_use != z.used_blocks_) {
             return "blocks are miscounted";
         }
 
         std::size_t unused = 0;
 
-        for (auto i = z.free_; i != zone::none; i = z.at(i).next) {
+        for (auto i = z.free_list_; i != zone::none; i = z.block_at(i).next) {
 
-            if (i >= z.touched_ || z.at(i).kind != zone::free_block
-                || owners[i]++ != 0) {
+            if (i >= z.touched_ || z.block_at(i).kind != zone::free_block
+                || owners[i]++ != 0)
+            {
                 return "the free list is wrong";
             }
 
@@ -163,7 +165,7 @@ struct zone_inspector {
 
         for (std::uint32_t i = 0; i < z.touched_; ++i) {
 
-            if (z.at(i).kind == zone::head_block
+            if (z.block_at(i).kind == zone::head_block
                 && z.current(i).expiry != forever) {
                 ++scheduled;
             }
@@ -176,8 +178,8 @@ struct zone_inspector {
         for (std::uint32_t i = 0; i < z.heap_size_; ++i) {
             auto index = z.heap()[i];
 
-            if (z.at(index).kind != zone::head_block
-                || z.at(index).head.heap_at != i
+            if (z.block_at(index).kind != zone::head_block
+                || z.block_at(index).head.heap_position != i
                 || z.current(index).expiry
                        < z.current(z.heap()[(i + !i - 1) / 2]).expiry)
             {
@@ -192,23 +194,23 @@ struct zone_inspector {
     void spoil()
     {
         z.dirty_ = 1;
-        z.free_ = 3;
-        z.used_ = 77;
+        z.free_list_ = 3;
+        z.used_blocks_ = 77;
         z.records_ = 99;
         z.heap_size_ = 5;
         std::fill_n(z.buckets(), 1u << z.bucket_bits_, 1u);
-        std::fill_n(z.heap(), z.blocks_, 2u);
+        std::fill_n(z.heap(), z.block_count_, 2u);
     }
 
     void cut_response(const digest &name)
     {
-        z.at(z.current(z.find(name)).first).next = zone::none;
+        z.block_at(z.current(z.find(name)).response).next = zone::none;
         z.dirty_ = 1;
     }
 
     void share_response(const digest &from, const digest &with)
     {
-        z.current(z.find(from)).first = z.current(z.find(with)).first;
+        z.current(z.find(from)).response = z.current(z.find(with)).response;
         z.dirty_ = 1;
     }
 };
@@ -1035,7 +1037,7 @@ TEST_CASE("zone: recovery")
 
         CHECK(r.records == 11);
         CHECK(r.orphans == 0);
-        CHECK(r.broken == 0);
+        CHECK(r.without_response == 0);
     }
 
     SECTION("makes all that is derived anew")
@@ -1056,7 +1058,7 @@ TEST_CASE("zone: recovery")
         inspect{z}.cut_response(name_of(1));
 
         auto r = z.recover();
-        CHECK(r.broken == 1);
+        CHECK(r.without_response == 1);
         CHECK(r.orphans == 3);
         CHECK(r.records == 11);
 
@@ -1072,7 +1074,7 @@ TEST_CASE("zone: recovery")
         inspect{z}.share_response(name_of(1), name_of(0));
 
         auto r = z.recover();
-        CHECK(r.broken == 1);
+        CHECK(r.without_response == 1);
         CHECK(r.orphans == 3);
         CHECK(z.claim(claim_of(0, 50), 24, out).state
               != z.claim(claim_of(1, 50), 24, out).state);
@@ -1376,7 +1378,7 @@ as_foreseen(zone &z, const model &m, const plan &p, const forecast &f)
 
     case act::recover: {
         auto r = z.recover();
-        return r.orphans == 0 && r.broken == 0;
+        return r.orphans == 0 && r.without_response == 0;
     }
     }
 
@@ -1577,7 +1579,7 @@ TEST_CASE("zone: killed at any time, no acknowledged record is lost")
 
         if (f.z.dirty()) {
             ++dirty;
-            REQUIRE(f.z.recover().broken == 0);
+            REQUIRE(f.z.recover().without_response == 0);
         }
 
         REQUIRE(!j.surprised);
@@ -1689,7 +1691,7 @@ die_everywhere(fixture &f, std::uint64_t now, operation run)
         copy_of(f, found);
 
         if (found.z.dirty()) {
-            REQUIRE(found.z.recover().broken == 0);
+            REQUIRE(found.z.recover().without_response == 0);
         }
 
         REQUIRE(found.wrong() == "");

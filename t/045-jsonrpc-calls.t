@@ -1,19 +1,13 @@
 # JSON-RPC as MCP speaks it: streams of several messages, refusals, and what
 # a call says about itself.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use JSON::PP ();
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 my $PASS = 'proxy_http_version 1.1; proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;';
 
@@ -34,6 +28,8 @@ server {
     location /scoped { idempotency_required on; idempotency_scope \$http_x_caller; $PASS }
     location /small { idempotency_max_response 1; $PASS }
     location /status { idempotency_error key_reused 400; idempotency_docs https://example.com/d; $PASS }
+    location /required/named { idempotency_required on; error_page 400 = \@named; $PASS }
+    location \@named { $PASS }
     location = /page { internal; idempotency off; return 418 page; }
 }
 CONF
@@ -51,6 +47,8 @@ sub call ($id, $params = '{"amount":1}', $method = 'tools/call') {
 sub answer ($body, $type = $JSON) {
     return 'status=200&type=' . escape($type) . '&body=' . escape($body);
 }
+
+sub problem ($response) { return eval { JSON::PP::decode_json($response->{body}) } // {} }
 
 sub ask ($uri, $body, %opt) {
     my $type = delete $opt{type} // $JSON;
@@ -201,6 +199,11 @@ claim 'the body of a refused call may come late' => sub {
 claim 'a page of the operator comes first' => sub {
     my $got = ask('/required/page', call(9), key => undef);
     is($got->{body}, 'page', 'the page');
+};
+
+claim 'a page that would run the call does not' => sub {
+    is_rpc_error(ask('/required/named', call(9), key => undef), 400, 'key_missing', 9);
+    is_rpc_error(ask('/required/named', call(9), key => undef, chunked => 1), 400, 'key_missing', 9);
 };
 
 claim 'a large call is refused without its id' => sub {

@@ -1,17 +1,11 @@
 # Replays to clients that read slowly share the memory of the response.
 
-use strict;
-use warnings;
-use feature 'signatures';
-no warnings 'experimental::signatures';
-
-use FindBin;
-use lib "$FindBin::Bin/lib";
+use v5.36;
 
 use Test::More;
+use Keyed;
 use Ledger;
 use Nginx;
-use Retry;
 
 plan skip_all => 'sanitizers keep freed memory' if !defined $ENV{TEST_NGINX_LUA_MODULES};
 

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "store/redis_reply.h"
+#include "store/redis_settings.h"
+
+namespace idempotency {
+
+/*
+ * The first commands on a new connection, sent at once: they log in and ask
+ * what kind of server this is.
+ */
+class redis_greeting {
+public:
+    /* False: it could not be sent. */
+    bool send(ngx_connection_t *c, const link_settings &settings);
+
+    /* Null, or why the server cannot be used. */
+    const char *take(const redisReply &reply);
+    bool is_complete() const { return answered_ == count_; }
+
+    /* An error that may explain why the server closes; null: none. */
+    const char *first_error() const;
+    void forget_error() { first_error_ = {}; }
+
+    /* The server's clock: approximate Unix time in milliseconds. */
+    std::uint64_t server_time() const;
+
+    /* The server's maxmemory-policy; empty: not known. */
+    std::string_view eviction_policy() const { return policy_.data(); }
+
+private:
+    enum class step : std::uint8_t { auth, select, name, time, role, memory };
+
+    bool add(ngx_connection_t *c, step what,
+             std::initializer_list<std::string_view> command);
+    void take_time(const redisReply &reply);
+    void take_memory(std::string_view info);
+
+    std::array<step, 6> steps_ = {};
+    unsigned count_ = 0;
+    unsigned answered_ = 0;
+
+    error_text first_error_;
+    error_text refusal_;
+    std::array<char, 32> policy_ = {};
+
+    /* The server's clock, and ours at that moment; 0: not known. */
+    std::uint64_t server_time_ = 0;
+    ngx_msec_t server_time_read_at_ = 0;
+};
+
+}

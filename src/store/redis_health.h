@@ -1,0 +1,70 @@
+#pragma once
+
+#include "ngx.h"
+#include "store/redis_reply.h"
+
+namespace idempotency {
+
+/*
+ * What the log says about a server, in one worker: when it becomes
+ * unavailable, when it is available again, and what happened meanwhile.  The
+ * store reports events; a line is logged when the state changes, or at most
+ * once a minute.
+ */
+class server_health {
+public:
+    explicit server_health(const ngx_str_t &prefix) : prefix_(prefix) {}
+
+    void link_down(const ngx_str_t &server, const char *why, ngx_err_t err);
+    void link_up(const ngx_str_t &server, unsigned links_down);
+
+    /* The server replied, and did or did not execute the command. */
+    void accepted(const ngx_str_t &server);
+    void refused(const ngx_str_t &server, const char *why);
+
+    /* Problems with one record or with one setting of the server. */
+    void wrong_type(const ngx_str_t &server);
+    void unreadable_record(const ngx_str_t &server);
+    void evicts(const ngx_str_t &server, std::string_view policy);
+
+    void claim_failed() { claims_failed_++; }
+    void claim_not_returned(const ngx_str_t &server);
+
+    /* An outcome is late from its first failure until it is stored or lost. */
+    void outcome_late() { outcomes_late_++; }
+    void outcome_stored_late() { outcomes_stored_++; }
+    void outcome_lost(const ngx_str_t &server);
+    void outcome_over(const ngx_str_t &server);
+
+private:
+    /* Limits a log line to one a minute. */
+    struct once_a_minute {
+        time_t next = 0;
+
+        bool now();
+    };
+
+    bool available() const { return links_down_ == 0 && !refusing_; }
+    void say_unavailable(const ngx_str_t &server, const char *why,
+                         ngx_err_t err);
+    void say_available(const ngx_str_t &server);
+
+    ngx_str_t prefix_;
+
+    unsigned links_down_ = 0;
+    bool refusing_ = false;
+    ngx_msec_t refused_at_ = 0;
+    ngx_msec_t unavailable_since_ = 0;
+
+    ngx_uint_t claims_failed_ = 0;
+    ngx_uint_t outcomes_late_ = 0; /* not stored yet */
+    ngx_uint_t outcomes_stored_ = 0;
+    ngx_uint_t outcomes_lost_ = 0;
+
+    bool said_evicts_ = false;
+    once_a_minute wrong_types_;
+    once_a_minute unreadable_records_;
+    once_a_minute claims_not_returned_;
+};
+
+}

@@ -1,0 +1,124 @@
+#pragma once
+
+#include "store/redis_link.h"
+#include "store/store.h"
+
+namespace idempotency {
+
+class redis_store;
+
+
+enum class purpose : std::uint8_t {
+    claim,
+    complete,
+    mark_unknown,
+    renew,
+    release,
+    give_back, /* undo a claim whose request has gone */
+    take_back, /* undo a claim without a reply, which may take effect later */
+};
+
+
+/* How the command is written. */
+enum class form : std::uint8_t {
+    plain_set,      /* claims only */
+    script_by_hash, /* Redis may not know it */
+    script_in_full,
+};
+
+
+/* Whether an operation has failed and is retried. */
+enum class lateness : std::uint8_t {
+    on_time,
+    waiting,
+    retried, /* sent again, not answered yet */
+};
+
+
+struct operation;
+
+
+/* The part of an operation that belongs to late_operations. */
+struct late_entry {
+    ngx_queue_t queue;
+    operation *op;
+    lateness state;
+    ngx_msec_t since;
+    ngx_msec_t delay;
+    ngx_msec_t next_try;
+    std::size_t sent_bytes; /* of its response, in the current retry */
+};
+
+static_assert(std::is_standard_layout_v<late_entry>);
+
+
+/*
+ * One command of a Redis store, from its call until it is answered or given
+ * up.  It can outlive its request: then it has no waiter, and its own copy of
+ * the response.
+ */
+struct operation : command {
+    redis_store *owner;
+    redis_link *link;
+    purpose why;
+    form written;
+    ownership whose;
+    std::uint64_t expiry;
+
+    /* The waiter of a claim, and of any other operation; may be null. */
+    claim_waiter *claimer;
+    settle_waiter *settler;
+
+    /* Used by claims. */
+    digest fingerprint;
+    bool take_over;
+
+    /* Used by completions. */
+    record_state state;
+    pieces response;
+    bytes own_response; /* response points here once it is copied */
+    std::size_t summary_size;
+    std::uint64_t summary_expiry;
+    std::uint8_t *summary; /* null: no memory, or it is in use */
+    bool is_summary;       /* the summary is stored instead of the response */
+
+    /* How often Redis did not have the claim to take back. */
+    unsigned times_not_found;
+
+    late_entry late;
+
+    /* It undoes a claim and stores no outcome. */
+    bool returns_claim() const
+    {
+        return why == purpose::give_back || why == purpose::take_back;
+    }
+
+    void copy_summary(pieces summary, std::uint64_t ttl);
+
+    /* Copies the response, so that the request may go; false: no memory. */
+    bool own_the_response();
+
+    /* Stores the summary instead of the response; false: there is none. */
+    bool use_summary();
+};
+
+
+/* Null: no memory. */
+operation *make_operation(redis_store &owner, redis_link &link, purpose why,
+                          const ownership &whose);
+void free_operation(operation *op);
+
+
+inline std::size_t
+size_of(pieces all)
+{
+    std::size_t size = 0;
+
+    for (bytes part : all) {
+        size += part.size();
+    }
+
+    return size;
+}
+
+}

@@ -1,0 +1,89 @@
+#pragma once
+
+#include "store/redis_settings.h"
+
+#include <array>
+
+namespace idempotency {
+
+/* Where to connect to.  Valid until the route is asked again. */
+struct endpoint {
+    sockaddr *address;
+    socklen_t length;
+    tls_name certificate;
+};
+
+
+/* Who asks a route for an endpoint: a link. */
+class route_user {
+public:
+    virtual void route_found(const endpoint &where) = 0;
+    virtual void route_failed(const char *why) = 0;
+
+protected:
+    ~route_user() = default;
+};
+
+
+/*
+ * Tells one link where its server is.  The link asks before each attempt to
+ * connect, and has at most one question open.
+ */
+class redis_route {
+public:
+    /*
+     * Calls the user back, inside this call or later.  failures is the number
+     * of connections that failed since a server last answered a command.
+     */
+    virtual void find(route_user &user, unsigned failures) = 0;
+    virtual void cancel() = 0;
+
+    /* The server's name for the log. */
+    virtual const ngx_str_t &name() const = 0;
+
+protected:
+    ~redis_route() = default;
+};
+
+
+/*
+ * The route to a single server.  It uses the addresses found when the
+ * configuration was read.  After a failure it resolves a host name again, if
+ * nginx has a resolver.
+ */
+class single_server_route final : public redis_route {
+public:
+    single_server_route(const server_location &server, ngx_msec_t patience)
+        : server_(server), patience_(patience)
+    {}
+
+    void find(route_user &user, unsigned failures) override;
+    void cancel() override;
+    const ngx_str_t &name() const override { return server_.name; }
+
+private:
+    struct resolved_address {
+        ngx_sockaddr_t sockaddr;
+        socklen_t length;
+    };
+
+    static void on_resolved(ngx_resolver_ctx_t *ctx);
+
+    bool resolve();
+    void take_addresses(const ngx_resolver_ctx_t *ctx);
+    void answer();
+
+    server_location server_;
+    ngx_msec_t patience_; /* the resolver's timeout */
+
+    /* The question under way. */
+    route_user *user_ = nullptr;
+    unsigned failures_ = 0;
+    ngx_resolver_ctx_t *resolving_ = nullptr;
+
+    /* The last result of the resolver; empty until there is one. */
+    std::array<resolved_address, 8> resolved_ = {};
+    std::size_t resolved_count_ = 0;
+};
+
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "ngx.h"
+
+#include <span>
+
+namespace idempotency {
+
+/* The name that a server's certificate must be valid for. */
+struct tls_name {
+    ngx_str_t text; /* zero-terminated */
+    bool is_address;
+};
+
+
+/* Where a single server is. */
+struct server_location {
+    ngx_str_t name; /* for the log: nothing secret */
+    std::span<ngx_addr_t> addresses;
+
+    /* A host name, whose addresses may change; empty: an address. */
+    ngx_str_t host;
+    in_port_t port;
+    const ngx_http_core_loc_conf_t *core; /* its resolver */
+
+    tls_name certificate;
+};
+
+
+/* Timeouts, login and TLS of a connection. */
+struct link_settings {
+    ngx_str_t user;
+    ngx_str_t password;
+    ngx_str_t db;
+    ngx_msec_t timeout;
+    ngx_msec_t connect_timeout;
+
+    ngx_ssl_t *ssl; /* null: no TLS */
+    bool tls_verify;
+};
+
+
+inline constexpr std::size_t longest_prefix = 64;
+
+struct redis_settings {
+    ngx_str_t name; /* of the store */
+    ngx_str_t prefix;
+    ngx_uint_t connections;
+    server_location server;
+    link_settings link;
+};
+
+}

@@ -1,0 +1,178 @@
+#include "store/redis_record.h"
+#include "store/redis_store.h"
+
+namespace idempotency {
+
+namespace {
+
+/*
+ * How often to look for a claim that may still take effect before it counts as
+ * never executed, normally and in a worker that is shutting down.
+ */
+constexpr unsigned looks = 8;
+constexpr unsigned looks_when_exiting = 3;
+
+}
+
+
+void
+redis_store::complete(const ownership &whose, const completion &how,
+                      settle_waiter *waiter)
+{
+    operation *op = make(purpose::complete, whose);
+
+    if (op != nullptr) {
+        op->state = how.state;
+        op->expiry = redis_expiry(how.ttl);
+        op->response = how.response;
+        op->copy_summary(how.summary, how.summary_ttl);
+    }
+
+    settle(op, waiter);
+}
+
+
+void
+redis_store::release(const ownership &whose, settle_waiter *waiter)
+{
+    settle(make(purpose::release, whose), waiter);
+}
+
+
+void
+redis_store::mark_unknown(const ownership &whose, std::uint64_t keep,
+                          settle_waiter *waiter)
+{
+    operation *op = make(purpose::mark_unknown, whose);
+
+    if (op != nullptr) {
+        op->expiry = redis_expiry(keep);
+    }
+
+    settle(op, waiter);
+}
+
+
+void
+redis_store::renew(const ownership &whose, settle_waiter &waiter)
+{
+    settle(make(purpose::renew, whose), &waiter);
+}
+
+
+/* The request, and with it the memory of the response, is about to go. */
+void
+redis_store::forget(settle_waiter &waiter)
+{
+    operation &op = *waiter.under_way;
+
+    op.settler = nullptr;
+    waiter.under_way = nullptr;
+
+    if (!op.own_the_response()) {
+        op.link->give_up("not enough memory for a response");
+    }
+}
+
+
+void
+redis_store::settle(operation *op, settle_waiter *waiter)
+{
+    if (op == nullptr) {
+        if (waiter != nullptr) {
+            waiter->settled(*waiter, settle_result::unavailable);
+        }
+
+        return;
+    }
+
+    op->settler = waiter;
+
+    if (waiter != nullptr) {
+        waiter->under_way = op;
+    }
+
+    if (op->link->usable()) {
+        commands_.send(*op);
+
+    } else {
+        settle_failed(*op);
+    }
+}
+
+
+void
+redis_store::settle_replied(operation &op, const redisReply &reply)
+{
+    if (reply.type != REDIS_REPLY_INTEGER) {
+
+        if (reply.type == REDIS_REPLY_ERROR) {
+            refused(*op.link, reply);
+        }
+
+        /* Redis is full, but may have room for the summary. */
+        if (is_error(reply, "OOM") && late_.use_summary(op)
+            && op.link->usable()) {
+            commands_.send(op);
+            return;
+        }
+
+        settle_failed(op);
+        return;
+    }
+
+    health_.accepted(op.link->name());
+
+    if (op.why == purpose::take_back && reply.integer == 0
+        && ++op.times_not_found < (ngx_exiting ? looks_when_exiting : looks))
+    {
+        late_.put_off(op);
+        return;
+    }
+
+    late_.answered(op, reply.integer == 1);
+    answer_settle(op, reply.integer == 0 ? settle_result::lost
+                      : op.is_summary    ? settle_result::kept_without_response
+                                         : settle_result::done);
+}
+
+
+void
+redis_store::answer_settle(operation &op, settle_result result)
+{
+    settle_waiter *waiter = op.settler;
+
+    free_operation(&op);
+
+    if (waiter != nullptr) {
+        waiter->under_way = nullptr;
+        waiter->settled(*waiter, result);
+    }
+}
+
+
+/* The waiter is answered now; storing the outcome is retried later. */
+void
+redis_store::settle_failed(operation &op)
+{
+    settle_waiter *waiter = op.settler;
+
+    op.settler = nullptr;
+
+    if (waiter != nullptr) {
+        waiter->under_way = nullptr;
+    }
+
+    if (op.why == purpose::renew) {
+        free_operation(&op);
+
+    } else {
+        late_.put_off(op);
+    }
+
+    if (waiter != nullptr) {
+        waiter->settled(*waiter, settle_result::unavailable);
+    }
+}
+
+}

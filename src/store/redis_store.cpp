@@ -1,0 +1,212 @@
+#include "store/redis_store.h"
+
+namespace idempotency {
+
+/* The store needs its links, and each link its owner and its route. */
+store *
+make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
+{
+    auto *links = static_cast<redis_link *>(
+        ngx_palloc(cf->pool, settings.connections * sizeof(redis_link)));
+
+    if (links == nullptr) {
+        return nullptr;
+    }
+
+    auto *made = make<redis_store>(cf->pool, settings,
+                                   std::span(links, settings.connections));
+
+    if (made == nullptr) {
+        return nullptr;
+    }
+
+    for (ngx_uint_t i = 0; i < settings.connections; i++) {
+        auto *route = make<single_server_route>(
+            cf->pool, settings.server, settings.link.connect_timeout / 2 + 1);
+
+        if (route == nullptr) {
+            return nullptr;
+        }
+
+        ::new (&links[i]) redis_link(settings.link, *route, *made);
+    }
+
+    return made;
+}
+
+
+redis_store::redis_store(const redis_settings &settings,
+                         std::span<redis_link> links)
+    : links_(links), commands_(settings.prefix), health_(settings.prefix),
+      late_(commands_, health_)
+{}
+
+
+void
+redis_store::start()
+{
+    redis_commands::hash_scripts();
+    late_.start();
+
+    for (redis_link &link : links_) {
+        link.start();
+    }
+}
+
+
+void
+redis_store::stop()
+{
+    stopping_ = true;
+
+    for (redis_link &link : links_) {
+        link.stop();
+    }
+
+    late_.stop();
+}
+
+
+void
+redis_store::link_up(redis_link &link)
+{
+    unsigned down = 0;
+
+    for (const redis_link &any : links_) {
+        down += !any.usable();
+    }
+
+    health_.link_up(link.name(), down);
+    late_.try_all();
+}
+
+
+void
+redis_store::link_down(redis_link &link, const char *why, ngx_err_t err)
+{
+    health_.link_down(link.name(), why, err);
+}
+
+
+void
+redis_store::server_evicts(redis_link &link, std::string_view policy)
+{
+    health_.evicts(link.name(), policy);
+}
+
+
+operation *
+redis_store::make(purpose why, const ownership &whose)
+{
+    /* Commands for one record use one connection, so they stay in order. */
+    redis_link &link = links_[whose.name.back() % links_.size()];
+    operation *op = make_operation(*this, link, why, whose);
+
+    if (op != nullptr) {
+        op->command::answered = answered;
+        op->command::overdue = overdue;
+    }
+
+    return op;
+}
+
+
+void
+redis_store::answered(command &c, const redisReply *reply, unanswered why)
+{
+    auto &op = static_cast<operation &>(c);
+    redis_store &self = *op.owner;
+    bool is_claim = op.why == purpose::claim;
+
+    if (self.stopping_) {
+        free_operation(&op);
+
+    } else if (reply == nullptr) {
+        if (is_claim) {
+            self.claim_lost(op, why);
+
+        } else {
+            self.settle_failed(op);
+        }
+
+    } else if (!self.send_in_other_form(op, *reply)) {
+        if (is_claim) {
+            self.claim_replied(op, *reply);
+
+        } else {
+            self.settle_replied(op, *reply);
+        }
+    }
+}
+
+
+/* True: the server did not know this form of the command; send another. */
+bool
+redis_store::send_in_other_form(operation &op, const redisReply &reply)
+{
+    if (op.written == form::script_by_hash && is_error(reply, "NOSCRIPT")) {
+        op.written = form::script_in_full;
+
+    } else if (op.written == form::plain_set
+               && is_error(reply, "ERR syntax error"))
+    {
+        op.link->needs_claim_script = true;
+        op.written = form::script_by_hash;
+
+    } else {
+        return false;
+    }
+
+    /* Nobody waits for a claim that was not executed. */
+    if (op.why == purpose::claim && op.claimer == nullptr) {
+        free_operation(&op);
+        return true;
+    }
+
+    commands_.send(op);
+    return true;
+}
+
+
+/* A reply may still come, but too late for the waiter. */
+void
+redis_store::overdue(command &c)
+{
+    auto &op = static_cast<operation &>(c);
+    redis_store &self = *op.owner;
+    claim_waiter *claimer = op.claimer;
+    settle_waiter *settler = op.settler;
+
+    if (claimer != nullptr) {
+        self.health_.claim_failed();
+        self.forget(*claimer);
+        claimer->answered(*claimer, {});
+    }
+
+    if (settler != nullptr) {
+        self.forget(*settler);
+        settler->settled(*settler, settle_result::unavailable);
+    }
+}
+
+
+/* WRONGTYPE concerns one key; all other errors concern the server. */
+void
+redis_store::refused(redis_link &link, const redisReply &reply)
+{
+    error_text why(reply);
+
+    if (is_error(reply, "WRONGTYPE")) {
+        health_.wrong_type(link.name());
+        return;
+    }
+
+    health_.refused(link.name(), why.text());
+
+    /* After a failover the name may point to another server: reconnect. */
+    if (is_error(reply, "READONLY") || is_error(reply, "NOAUTH")) {
+        link.give_up(why.text());
+    }
+}
+
+}

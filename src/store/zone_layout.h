@@ -1,0 +1,124 @@
+#pragma once
+
+#include "store/zone.h"
+
+#include <atomic>
+
+/*
+ * What the files of the zone share: where things lie in the region, how a
+ * change becomes visible, and arithmetic with times.  All of it is small and
+ * used everywhere, so it is inline.
+ */
+
+namespace idempotency {
+
+/*
+ * A store at which a killed process's work comes into effect.  What precedes
+ * it in the program must precede it in memory, what follows must follow.  The
+ * kernel orders a dead process's stores before all that happens later, so it
+ * is only the compiler that has to be held.
+ */
+template <typename word>
+void
+publish(word &where, word value)
+{
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    std::atomic_ref<word>(where).store(value, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+
+/* Around all that writes, so that an interrupted change can be seen. */
+class zone::change {
+public:
+    explicit change(zone &z) : zone_(z) { publish(zone_.dirty_, 1u); }
+    ~change() { publish(zone_.dirty_, 0u); }
+
+    change(const change &) = delete;
+    change &operator=(const change &) = delete;
+
+private:
+    zone &zone_;
+};
+
+
+inline unsigned char *
+zone::base()
+{
+    return reinterpret_cast<unsigned char *>(this);
+}
+
+
+inline std::uint32_t *
+zone::buckets()
+{
+    return reinterpret_cast<std::uint32_t *>(base() + sizeof(zone));
+}
+
+
+inline std::size_t
+zone::bucket_count() const
+{
+    return std::size_t{1} << bucket_bits_;
+}
+
+
+inline std::uint32_t *
+zone::heap()
+{
+    return reinterpret_cast<std::uint32_t *>(base() + heap_offset_);
+}
+
+
+inline zone::block &
+zone::block_at(std::uint32_t index)
+{
+    return reinterpret_cast<block *>(base() + blocks_offset_)[index];
+}
+
+
+inline zone::record &
+zone::record_at(std::uint32_t index)
+{
+    return block_at(index).head;
+}
+
+
+inline zone::version &
+zone::current(std::uint32_t index)
+{
+    record &r = record_at(index);
+
+    return r.versions[r.active];
+}
+
+
+inline std::uint64_t
+later(std::uint64_t time, std::uint64_t span)
+{
+    return span > forever - time ? forever : time + span;
+}
+
+
+/* Another process's clock may have been read a little later than ours. */
+inline std::uint64_t
+elapsed(std::uint64_t since, std::uint64_t now)
+{
+    return now > since ? now - since : 0;
+}
+
+
+inline bool
+is_expired(std::uint64_t expiry, std::uint64_t now)
+{
+    return expiry != forever && expiry <= now;
+}
+
+
+inline std::size_t
+blocks_for(std::uint64_t size, std::size_t payload)
+{
+    return size / payload + (size % payload != 0);
+}
+
+}

@@ -1,0 +1,153 @@
+#include "store/zone_layout.h"
+
+#include <cstring>
+
+namespace idempotency {
+
+std::uint32_t
+zone::find(const digest &name)
+{
+    std::uint32_t index = bucket_of(name);
+
+    while (index != none && record_at(index).name != name) {
+        index = record_at(index).next_in_bucket;
+    }
+
+    return index;
+}
+
+
+/* The fence: who lost a record to another, or to time, cannot change it. */
+std::uint32_t
+zone::find_owned(const ownership &whose, std::uint64_t now)
+{
+    std::uint32_t index = find(whose.name);
+
+    if (index == none) {
+        return none;
+    }
+
+    const version &v = current(index);
+
+    if (v.state != record_state::pending || is_expired(v.expiry, now)) {
+        return none;
+    }
+
+    if (v.owner != whose.owner) {
+        return none;
+    }
+
+    return index;
+}
+
+
+/* There is room for it. */
+void
+zone::create(const idempotency::claim &c, std::uint64_t now)
+{
+    std::uint32_t index = allocate_block();
+    block &b = block_at(index);
+
+    b.next = none;
+    b.head.name = c.name;
+    b.head.fingerprint = c.fingerprint;
+    b.head.heap_position = none;
+    b.head.active = 0;
+    b.head.versions[0] = {
+        .expiry = later(later(now, c.lease), c.keep),
+        .since = now,
+        .lease = c.lease,
+        .keep = c.keep,
+        .response_size = 0,
+        .response = none,
+        .attempt = 1,
+        .owner = c.owner,
+        .state = record_state::pending,
+    };
+
+    publish(b.kind, std::uint8_t{head_block});
+
+    add_to_bucket(index);
+    schedule(index);
+}
+
+
+void
+zone::update(std::uint32_t index, const version &next)
+{
+    switch_version(index, next);
+    schedule(index);
+}
+
+
+/* The active version is never written to; one byte makes the other active. */
+void
+zone::switch_version(std::uint32_t index, const version &next)
+{
+    record &r = record_at(index);
+    std::uint8_t other = !r.active;
+
+    r.versions[other] = next;
+    publish(r.active, other);
+}
+
+
+void
+zone::erase(std::uint32_t index)
+{
+    publish(block_at(index).kind, std::uint8_t{free_block});
+
+    remove_from_bucket(index);
+    unschedule(index);
+
+    std::uint32_t data = current(index).response;
+
+    return_block(index);
+
+    while (data != none) {
+        std::uint32_t next = block_at(data).next;
+        return_block(data);
+        data = next;
+    }
+}
+
+
+/* The seed is secret, so nobody can choose keys that share a bucket. */
+std::uint32_t &
+zone::bucket_of(const digest &name)
+{
+    std::uint64_t word;
+
+    std::memcpy(&word, name.data(), sizeof(word));
+
+    return buckets()[(word * seed_) >> (64 - bucket_bits_)];
+}
+
+
+void
+zone::add_to_bucket(std::uint32_t index)
+{
+    record &r = record_at(index);
+    std::uint32_t &bucket = bucket_of(r.name);
+
+    r.next_in_bucket = bucket;
+    bucket = index;
+    ++records_;
+}
+
+
+void
+zone::remove_from_bucket(std::uint32_t index)
+{
+    record &r = record_at(index);
+    std::uint32_t *from = &bucket_of(r.name);
+
+    while (*from != index) {
+        from = &record_at(*from).next_in_bucket;
+    }
+
+    *from = r.next_in_bucket;
+    --records_;
+}
+
+}

@@ -1,0 +1,209 @@
+# Packages: what each command needs, and what has to be fetched beside apt.
+# shellcheck shell=bash
+
+declare -A PACKAGES=(
+    [build]="g++ make nginx nginx-dev libssl-dev libsimdjson-dev
+        libhiredis-dev"
+    [run]="perl curl"
+    # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the
+    # server too: redis-server would only add a service that starts by itself.
+    [test]="catch2 curl libsimdjson-dev libnginx-mod-http-echo
+        libnginx-mod-http-image-filter libnginx-mod-http-lua
+        libnginx-mod-http-ndk openssl patch perl procps redis-tools
+        libtest-base-perl libtest-longstring-perl libtext-diff-perl libwww-perl
+        libhttp-message-perl liburi-perl libipc-run-perl
+        liblist-moreutils-perl libnet-dns-perl libredis-perl"
+    [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
+    [valgrind]="valgrind"
+    [chaos]="faketime libredis-perl patch perl procps redis-tools"
+    [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"
+    # One clang-format for all: each formats a little differently.
+    [lint]="clang-format-14 shellcheck"
+)
+
+
+# The names of the sets, for usage.
+package_sets()
+{
+    printf '%s\n' "${!PACKAGES[@]}" | sort | paste -sd' '
+}
+
+
+# deps SET...: installs what is missing of these sets.
+deps()
+{
+    local set package missing=()
+
+    (( $# )) || die "deps takes one or more of: $(package_sets)"
+
+    for set; do
+        [[ ${PACKAGES[$set]:-} ]] \
+            || die "no such set of packages: $set; there are: $(package_sets)"
+
+        for package in ${PACKAGES[$set]}; do
+            if ! installed "$package"; then
+                missing+=("$package")
+            fi
+        done
+    done
+
+    if (( ${#missing[@]} )); then
+        install_packages "${missing[@]}"
+    fi
+}
+
+
+installed()
+{
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) \
+        == installed ]]
+}
+
+
+install_packages()
+{
+    local sudo=()
+
+    if (( EUID != 0 )); then
+        command -v sudo >/dev/null \
+            || die "packages are missing, install them as root: $*"
+        sudo=(sudo)
+    fi
+
+    say "installing $*"
+
+    # The package lists may be missing or old; fetching them takes longer than
+    # most installations, so only then.
+    local install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get
+        install -y -qq --no-install-recommends "$@")
+
+    "${install[@]}" || { "${sudo[@]}" apt-get update -qq && "${install[@]}"; }
+}
+
+
+# private_apt NAME apt-get-arguments...: apt with the sources in
+# build/apt/NAME.list and no other, beside the machine's own state.
+private_apt()
+{
+    local dir=$BUILD/apt/$1
+    shift
+
+    mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
+
+    apt-get -qq -o Dir::State::lists="$dir/lists" \
+        -o Dir::Cache="$dir/cache" -o Dir::Etc::sourcelist="$dir.list" \
+        -o Dir::Etc::sourceparts=- -o APT::Sandbox::User= "$@"
+}
+
+
+debian_codename()
+{
+    sed -n 's/^VERSION_CODENAME=//p' /etc/os-release
+}
+
+
+# The machine's own package sources of its release, as "URL SUITE" lines.  apt
+# itself is asked, as it reads all formats and places these are written in.
+machine_sources()
+{
+    local codename
+    codename=$(debian_codename)
+
+    apt-get --print-uris update \
+        | sed -n "s#^'\(.*\)/dists/\(${codename}[^']*\)/InRelease'.*#\1 \2#p"
+}
+
+
+# write_sources NAME deb|deb-src [SUITE]: the machine's sources, or their
+# SUITE, as sources of private_apt NAME.
+write_sources()
+{
+    local name=$1 type=$2 suite=${3:-} keyring options="" url own
+
+    for keyring in /usr/share/keyrings/debian-archive-keyring.{pgp,gpg}; do
+        if [[ -f $keyring ]]; then
+            options="[signed-by=$keyring] "
+            break
+        fi
+    done
+
+    mkdir -p "$BUILD/apt"
+
+    machine_sources | while read -r url own; do
+        if [[ -z $suite ]]; then
+            echo "$type $options$url $own main"
+        elif [[ $own != *-* ]]; then
+            echo "$type $options$url $suite main"
+        fi
+    done > "$BUILD/apt/$name.list"
+
+    # Sources of others, which have no such suite, may be among them: whether
+    # what we want was found shows later.
+    private_apt "$name" update || true
+}
+
+
+# Test::Nginx is younger than Debian 12, so it comes from Debian testing; as it
+# is plain Perl it only needs to be unpacked.
+get_test_nginx()
+{
+    local dir=$BUILD/test-nginx
+
+    if [[ -d $dir/usr/share/perl5/Test/Nginx ]]; then
+        return
+    fi
+
+    say "getting Test::Nginx from Debian testing"
+
+    write_sources testing deb testing
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (cd "$dir" && private_apt testing download libtest-nginx-perl)
+    dpkg -x "$dir"/libtest-nginx-perl_*.deb "$dir"
+}
+
+
+# Valkey is younger than Debian 12 as well.  Only its program is needed, not
+# its service.
+get_valkey()
+{
+    local dir=$BUILD/valkey codename
+
+    if [[ -x $VALKEY ]]; then
+        return
+    fi
+
+    codename=$(debian_codename)
+    say "getting Valkey from $codename-backports"
+
+    write_sources backports deb "$codename-backports"
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (cd "$dir" && private_apt backports download valkey-tools) \
+        && dpkg -x "$dir"/valkey-tools_*.deb "$dir"
+}
+
+
+get_nginx_source()
+{
+    local dir=$BUILD/asan/source version
+
+    if [[ -d $dir ]]; then
+        return
+    fi
+
+    version=$(dpkg-query -W -f '${source:Version}' nginx)
+    say "getting the source of nginx $version"
+
+    write_sources sources deb-src
+    rm -rf "$dir.new"
+    mkdir -p "$dir.new"
+    (
+        cd "$dir.new" || exit
+        # A mirror keeps the latest of a release only.
+        private_apt sources source "nginx=$version" \
+            || private_apt sources source nginx
+    ) > "$BUILD/asan/source.log"
+    mv "$dir.new"/nginx-*/ "$dir"
+    rm -rf "$dir.new"
+}

@@ -1,0 +1,133 @@
+# Tests: unit tests and t/*.t with prove, on each store and on Valkey.
+# shellcheck shell=bash
+
+# The program is the server too, as with Redis.
+VALKEY=$BUILD/valkey/usr/bin/valkey-check-rdb
+VALKEY_TESTS=(t/090-lease.t t/110-redis-basics.t)
+
+
+test_command()
+{
+    local mode=plain
+
+    if [[ ${1:-} =~ ^--(asan|hup|valgrind)$ ]]; then
+        mode=${BASH_REMATCH[1]}
+        shift
+    fi
+
+    deps build test
+    locked get_test_nginx
+    prepare "$mode"
+
+    case $mode in
+        asan)
+            prove_asan "$@" ;;
+        hup | valgrind)
+            prove_blocks "$mode" "$@" ;;
+        plain)
+            prove_plain "$@" ;;
+    esac
+}
+
+
+# prepare MODE: builds what is tested, and says in the environment where it is.
+prepare()
+{
+    export TEST_NGINX_BINARY TEST_NGINX_LOAD_MODULES TEST_NGINX_LUA_MODULES
+
+    if [[ $1 == asan ]]; then
+        locked build_asan
+        TEST_NGINX_BINARY=$BUILD/asan/nginx/nginx
+        TEST_NGINX_LOAD_MODULES=$BUILD/asan/$MODULE.so
+    else
+        locked build
+        TEST_NGINX_BINARY=$NGINX_BINARY
+        TEST_NGINX_LOAD_MODULES=$BUILD/$MODULE.so
+    fi
+
+    # Debian's modules go with no other nginx.
+    if [[ $TEST_NGINX_BINARY == "$DEBIAN_NGINX" ]]; then
+        TEST_NGINX_LUA_MODULES=$(echo \
+            /usr/lib/nginx/modules/{ndk_http,ngx_http_lua}_module.so)
+    else
+        unset TEST_NGINX_LUA_MODULES
+    fi
+
+    locked build_unit
+    export TEST_UNIT_BINARY=$BUILD/unit/unit
+    export PERL5LIB=$ROOT/t/lib:$BUILD/test-nginx/usr/share/perl5
+    # A port and a folder for each file, or they could not run side by side.
+    export TEST_NGINX_RANDOMIZE=${TEST_NGINX_RANDOMIZE-1}
+}
+
+
+build_unit()
+{
+    say "building the unit tests"
+    make -s -C t/unit -j "$(nproc)" OUT="$BUILD/unit"
+}
+
+
+prove_plain()
+{
+    if [[ $* || ${TEST_IDEMPOTENCY_STORE:-} ]]; then
+        prove_stores "$@"
+    else
+        prove_stores
+        prove_valkey
+    fi
+}
+
+
+# The same files on every store: those that are about one skip themselves on
+# the others.  TEST_IDEMPOTENCY_STORE in the environment names the only one.
+prove_stores()
+{
+    local status=0 store
+
+    for store in ${TEST_IDEMPOTENCY_STORE:-memory redis}; do
+        say "prove, store $store"
+        TEST_IDEMPOTENCY_STORE=$store run_prove "$@" || status=$?
+    done
+
+    return "$status"
+}
+
+
+# Valkey answers as Redis does, so only what leans on its scripts and clock.
+prove_valkey()
+{
+    if locked get_valkey; then
+        say "prove, store redis on Valkey"
+        TEST_IDEMPOTENCY_STORE=redis TEST_REDIS_BINARY=$VALKEY \
+            run_prove "${VALKEY_TESTS[@]}"
+    else
+        say "SKIPPED: the tests on Valkey, which could not be had"
+    fi
+}
+
+
+# prove_blocks hup|valgrind [files]: in a mode of Test::Nginx.
+prove_blocks()
+{
+    if [[ $1 == valgrind ]]; then
+        deps valgrind
+    fi
+
+    util/block-modes.sh "$@"
+}
+
+
+run_prove()
+{
+    local argument files=(t/*.t)
+
+    for argument; do
+        if [[ -e $argument ]]; then
+            files=()
+        fi
+    done
+
+    # Most of the time they wait.
+    prove -j"$(($(nproc) + 1))" "$@" "${files[@]}"
+}
