@@ -45,6 +45,18 @@ if (@echo) {
         . ' location = /outer { echo outer; echo_location_async /app; echo end; }';
 }
 
+my $LUA = lua_modules() ? <<'CONF' : '';
+    location /captures {
+        idempotency_hold off;
+        idempotency_max_response 8m;
+        content_by_lua_block {
+            ngx.print(string.rep("x", 3000000))
+            ngx.flush()
+            ngx.print(ngx.location.capture("/app-late").body)
+        }
+    }
+CONF
+
 my $IMAGE = @image ? <<"CONF" : '';
     location /picture {
         idempotency_max_response 1k;
@@ -59,7 +71,7 @@ my $IMAGE = @image ? <<"CONF" : '';
 CONF
 
 my $ng = Nginx->start(
-    main => join('', map {"load_module $_;\n"} @echo, @image),
+    main => join('', lua_modules(), map {"load_module $_;\n"} @echo, @image),
     http => <<"CONF");
 client_max_body_size 10m;
 log_format status '\$uri \$idempotency_status';
@@ -76,8 +88,13 @@ server {
         proxy_set_header Content-Length "";
         proxy_set_header X-Behaviour "status=200&type=text/plain&body=app.";
         $PASS }
+    location = /app-late { proxy_method GET; proxy_pass_request_body off;
+        proxy_set_header Content-Length "";
+        proxy_set_header X-Behaviour "status=200&sleep=1&type=text/plain&body=app.";
+        $PASS }
     $SUBS
     $PLAIN
+    $LUA
     $IMAGE
 
     location /ssi {
@@ -148,6 +165,19 @@ SKIP: {
             };
         }
     }
+}
+
+SKIP: {
+    skip 'no Lua here', 1 if !$LUA;
+
+    # The client reads while the subrequest runs, so that nginx goes on sending.
+    claim 'a subrequest whose response the handler reads is no part' => sub {
+        my $conn = start_write('/captures');
+        select undef, undef, undef, 0.3;
+        my $first = $conn->response(20);
+        is(length $first->{body}, 3_000_004, 'the response');
+        is_replay(write_to('/captures'), $first);
+    };
 }
 
 # ---- what filters add -----------------------------------------------------

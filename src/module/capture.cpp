@@ -221,7 +221,10 @@ hold_back(context &ctx, ngx_chain_t *in)
     }
 
     outlast_slow_client(ctx);
-    look_for_writers(ctx);
+
+    if (in != nullptr) {
+        look_for_writers(ctx);
+    }
 
     if (!fits(ctx, p)) {
         capture.size -= p.size;
@@ -408,7 +411,9 @@ stream(context &ctx, ngx_chain_t *in)
 {
     portion p = measure(in);
 
-    look_for_writers(ctx);
+    if (in != nullptr) {
+        look_for_writers(ctx);
+    }
 
     if (fits(ctx, p) && !keep_body(ctx, in)) {
         not_to_keep(ctx, not_kept::no_memory);
