@@ -82,6 +82,22 @@ note_refused_body(context &ctx, ngx_int_t status)
 }
 
 
+off_t
+size_of_body(const context &ctx)
+{
+    ngx_http_request_body_t *read = ctx.request->request_body;
+    off_t size = 0;
+
+    for (ngx_chain_t *cl = read != nullptr ? read->bufs : nullptr;
+         cl != nullptr; cl = cl->next)
+    {
+        size += ngx_buf_size(cl->buf);
+    }
+
+    return size;
+}
+
+
 namespace {
 
 bool
@@ -154,6 +170,10 @@ use_body(context &ctx)
     ngx_http_request_t *r = ctx.request;
     body_state &body = ctx.body;
 
+    if (size_of_body(ctx) > max_parsed) {
+        count_as_bytes(ctx);
+    }
+
     if (is_needed_in_memory(ctx)) {
         if (!make_room(ctx)) {
             return progress::failed;
@@ -181,11 +201,18 @@ use_body(context &ctx)
 }
 
 
-/* What is parsed must lie in one piece. */
+/*
+ * What is parsed must lie in one piece.  A key is looked for in a body of any
+ * size, since a request whose key was not found would run unprotected.
+ */
 bool
 is_needed_in_memory(const context &ctx)
 {
     const body_state &body = ctx.body;
+
+    if (body.too_large) {
+        return body.json && ctx.key.len == 0;
+    }
 
     return body.kind == body_kind::json || body.kind == body_kind::form
            || (body.json && (ctx.conf->jsonrpc || ctx.key.len == 0));
@@ -195,18 +222,10 @@ is_needed_in_memory(const context &ctx)
 bool
 make_room(context &ctx)
 {
-    ngx_http_request_body_t *read = ctx.request->request_body;
-    off_t size = 0;
-
-    for (ngx_chain_t *cl = read != nullptr ? read->bufs : nullptr;
-         cl != nullptr; cl = cl->next)
-    {
-        size += ngx_buf_size(cl->buf);
-    }
+    auto size = static_cast<std::size_t>(size_of_body(ctx));
 
     ctx.body.bytes = static_cast<u_char *>(
-        ngx_alloc(static_cast<std::size_t>(size) + json_padding,
-                  ctx.request->connection->log));
+        ngx_alloc(size + json_padding, ctx.request->connection->log));
 
     return ctx.body.bytes != nullptr;
 }

@@ -90,6 +90,8 @@ struct location_conf {
 
     ngx_array_t *errors; /* error_status */
     ngx_str_t docs;
+
+    mutable bool warned_of_framing; /* in this worker */
 };
 
 
