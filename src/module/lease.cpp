@@ -61,6 +61,10 @@ renewed(settle_waiter &waiter, settle_result result)
         return;
     }
 
+    if (result == settle_result::unavailable) {
+        ctx->claim.own.renewal_lost = true;
+    }
+
     /* What failed is tried again well before the lease is over. */
     ngx_msec_t third = ctx->conf->lease / 3;
     ngx_msec_t taken = ngx_current_msec - ctx->run.lease.asked_at;

@@ -1,7 +1,5 @@
 #include "store/redis_link.h"
 
-#include <memory>
-
 namespace idempotency {
 
 namespace {
@@ -12,13 +10,70 @@ constexpr std::uint64_t largest_reply = 520ull * 1024 * 1024;
 constexpr std::uint64_t slowest_rate = 2048; /* bytes in a millisecond */
 constexpr std::uint64_t most_patience = 5000;
 
+/* More than this would only wait in nginx's memory. */
+constexpr std::size_t most_commands = 16 * 1024;
+constexpr std::uint64_t most_bytes = 64 * 1024 * 1024;
 
-struct free_reply {
-    void operator()(redisReply *reply) const { freeReplyObject(reply); }
-};
+constexpr ngx_msec_t check_interval = 5000;
 
-using owned_reply = std::unique_ptr<redisReply, free_reply>;
+}
 
+
+bool
+redis_link::keeps_up()
+{
+    bool waits = state_ == state::ready && busy();
+    bool admits = load_.admits(
+        in_flight_, waits ? ngx_current_msec - first_command().sent_at : 0);
+
+    report_load();
+
+    return admits && !is_late() && !is_full();
+}
+
+
+bool
+redis_link::has_time()
+{
+    bool admits = load_.admits_later(in_flight_);
+
+    report_load();
+
+    return admits && !is_late() && !is_full();
+}
+
+
+/* The oldest command has waited too long. */
+bool
+redis_link::is_late() const
+{
+    return busy() && is_due(first_command().deadline);
+}
+
+
+bool
+redis_link::is_full() const
+{
+    return in_flight_ >= most_commands || bytes_in_flight() >= most_bytes;
+}
+
+
+/* The owner logs the change. */
+void
+redis_link::report_load()
+{
+    if (said_overloaded_ == load_.is_on()) {
+        return;
+    }
+
+    said_overloaded_ = load_.is_on();
+
+    if (said_overloaded_) {
+        owner_.link_overloaded(*this);
+
+    } else {
+        owner_.link_recovered(*this);
+    }
 }
 
 
@@ -26,6 +81,18 @@ redis_output &
 redis_link::begin(command &c, unsigned arguments)
 {
     c.position = output_.added();
+    c.replies = 1;
+    c.earlier = nullptr;
+    output_.begin(arguments);
+
+    return output_;
+}
+
+
+redis_output &
+redis_link::begin_second(command &c, unsigned arguments)
+{
+    c.replies = 2;
     output_.begin(arguments);
 
     return output_;
@@ -39,9 +106,11 @@ redis_link::end(command &c)
         last_progress_ = ngx_current_msec;
     }
 
+    c.sent_at = ngx_current_msec;
     c.deadline = ngx_current_msec + settings_.timeout;
     c.is_overdue = false;
     ngx_queue_insert_tail(&commands_, &c.queue);
+    in_flight_++;
 
     if (connection_ != nullptr) {
         connection_->idle = 0;
@@ -246,7 +315,7 @@ redis_link::parse()
 
         unparsed_ = 0;
 
-        if (!take(*reply)) {
+        if (!take(std::move(reply))) {
             return false;
         }
     }
@@ -254,17 +323,17 @@ redis_link::parse()
 
 
 bool
-redis_link::take(const redisReply &reply)
+redis_link::take(owned_reply reply)
 {
     ngx_atomic_uint_t number = connection_->number;
 
     if (state_ != state::greeting) {
-        if (!take_answer(reply)) {
+        if (!take_answer(std::move(reply))) {
             return false;
         }
 
     } else {
-        const char *wrong = greeting_.take(reply);
+        const char *wrong = greeting_.take(*reply);
 
         if (wrong != nullptr) {
             fail(wrong, 0, true);
@@ -289,25 +358,44 @@ redis_link::take(const redisReply &reply)
 
 
 bool
-redis_link::take_answer(const redisReply &reply)
+redis_link::take_answer(owned_reply reply)
 {
     if (!busy()) {
         fail("a reply without a command", 0, true);
         return false;
     }
 
-    if (output_.sent() < first_command_end()) {
+    command &c = first_command();
+
+    if (!was_sent(c)) {
         fail("a reply to a command that was not sent yet", 0, true);
         return false;
     }
 
-    command &c = first_command();
+    if (--c.replies != 0) {
+        c.earlier = reply.release();
+        return true;
+    }
+
+    owned_reply earlier(c.earlier);
 
     ngx_queue_remove(&c.queue);
+    in_flight_--;
     failures_ = 0;
-    c.answered(c, &reply, unanswered::lost);
+    load_.answered(ngx_current_msec - c.sent_at);
+    report_load();
+    c.answered(c, reply.get(), unanswered::lost);
 
     return true;
+}
+
+
+/* Of a pair, the first reply may come before the second is sent. */
+bool
+redis_link::was_sent(const command &c) const
+{
+    return c.replies > 1 ? output_.sent() > c.position
+                         : output_.sent() >= first_command_end();
 }
 
 
@@ -317,6 +405,52 @@ redis_link::drained()
 {
     connection_->idle = 1;
     deadline_.event.cancelable = 1;
+
+    if (!idle_.event.timer_set) {
+        ngx_add_timer(&idle_.event, check_interval);
+    }
+}
+
+
+void
+redis_link::on_idle(ngx_event_t *event)
+{
+    own_event::owner_of<redis_link>(event)->check();
+}
+
+
+/*
+ * Nobody would notice that an idle connection has gone, for example from the
+ * tables of a firewall, until a request waits for it in vain.  TIME also keeps
+ * the server's clock known.
+ */
+void
+redis_link::check()
+{
+    if (state_ != state::ready || ngx_exiting) {
+        return;
+    }
+
+    if (busy()) {
+        ngx_add_timer(&idle_.event, check_interval);
+        return;
+    }
+
+    check_.link = this;
+    check_.answered = check_answered;
+    check_.overdue = [](command &) {};
+
+    begin(check_, 1).add("TIME");
+    end(check_);
+}
+
+
+void
+redis_link::check_answered(command &c, const redisReply *reply, unanswered)
+{
+    if (reply != nullptr) {
+        static_cast<decltype(check_) &>(c).link->greeting_.take_time(*reply);
+    }
 }
 
 
@@ -388,14 +522,15 @@ redis_link::next_deadline(ngx_msec_t &deadline)
 ngx_msec_t
 redis_link::patience() const
 {
-    std::uint64_t in_flight = 0;
-
-    if (busy()) {
-        in_flight = output_.added() - first_command().position;
-    }
-
     return settings_.timeout
-           + ngx_min(in_flight / slowest_rate, most_patience);
+           + ngx_min(bytes_in_flight() / slowest_rate, most_patience);
+}
+
+
+std::uint64_t
+redis_link::bytes_in_flight() const
+{
+    return busy() ? output_.added() - first_command().position : 0;
 }
 
 
@@ -453,6 +588,8 @@ redis_link::tell_overdue()
 
         if (!late.is_overdue) {
             late.is_overdue = true;
+            load_.overdue();
+            report_load();
             late.overdue(late);
         }
     }
