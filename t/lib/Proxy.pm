@@ -23,7 +23,8 @@ package Proxy;
 #   cut      all connections are reset, new ones too
 #   refuse   all connections are reset, new ones are refused
 #   old      as pass, to a Redis before 7.0
-#   crawl    as pass, to a Redis that takes 95 commands a second
+#   crawl    as pass, to a Redis that takes 95 commands a second, or as many as
+#            start() is told
 #
 # Bytes that were held go through when the mode allows it again.
 
@@ -43,7 +44,6 @@ use Running qw(run_aside end_process);
 use Sockets qw(reset_socket);
 
 my $MOST = 1 << 22;    # bytes on their way to one side
-my $CRAWL = 95;        # commands a second
 
 # ---- the test's side ------------------------------------------------------
 
@@ -51,8 +51,10 @@ my $CRAWL = 95;        # commands a second
 # the end of a connection is seen at the time it comes; with none, whoever
 # writes meets a network that takes no more.
 sub start ($class, %opt) {
-    my $self = bless { hold => $MOST, watch => Proxy::Watch->new, %opt, sides => {} }, $class;
+    my $self = bless { hold => $MOST, watch => Proxy::Watch->new, crawl => 95, %opt, sides => {} },
+        $class;
     $self->{links} = { map { $_ => new_link($_, @{ $opt{links}{$_} }) } keys %{ $opt{links} } };
+    $_->{crawl} = $self->{crawl} for values %{ $self->{links} };
     socketpair(my $test, my $control, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or die "socketpair: $!\n";
     $self->{pid} = run_aside(sub {
         close $test;
@@ -277,7 +279,7 @@ sub slow_commands ($side) {
     while ($link->{next} <= now()) {
         my $command = OldRedis::take_command(\$side->{in}) // last;
         $out .= $command->[0];
-        $link->{next} += 1 / $CRAWL;
+        $link->{next} += 1 / $link->{crawl};
     }
     return $out;
 }
