@@ -177,14 +177,14 @@ subtest 'a user who may do no more than is needed is enough' => sub {
     finish($ng);
 };
 
-subtest 'a Redis that does not know SET ... NX GET is asked by a script' => sub {
+subtest 'a Redis that does not know SET ... NX GET is asked in another way' => sub {
     my ($redis, $proxy) = proxied_redis();
     $proxy->mode('old');
     $redis->reset_stats;
     my $ng = contract_nginx($proxy->url);
     keeps_the_contract($ng, 'old');
     my ($errors) = $redis->command('INFO', 'errorstats') =~ /^errorstat_ERR:count=(\d+)/m;
-    is($errors, 1, 'it is asked once what it does not know');
+    is($errors, 1, 'it is asked once what it does not know') if !RedisServer::is_old();
     unlike($ng->error_log, qr/\[(?:warn|error)\].*redis/i, 'and nobody is bothered');
     finish($ng);
 };
@@ -286,15 +286,17 @@ subtest 'a claim is one command, and so is a replay' => sub {
     post($ng->port, 'warm');
     post($ng->port, 'warm', do => 'status=500', body => 'other');
     my %complete = (evalsha => 1, getrange => 1, set => 1);
-    is_deeply(cost($redis, sub { post($ng->port, 'cost') }), { %complete, set => 2 },
+    # Before Redis 7 it is a pair.
+    my %claim = (set => 1, RedisServer::is_old() ? (get => 1) : ());
+    is_deeply(cost($redis, sub { post($ng->port, 'cost') }), { %complete, %claim, set => 2 },
         'a first request: the claim, and the script that completes it');
-    is_deeply(cost($redis, sub { post($ng->port, 'cost') }), { set => 1 }, 'a replay');
-    is_deeply(cost($redis, sub { post($ng->port, 'cost', body => 'other') }), { set => 1 },
+    is_deeply(cost($redis, sub { post($ng->port, 'cost') }), \%claim, 'a replay');
+    is_deeply(cost($redis, sub { post($ng->port, 'cost', body => 'other') }), \%claim,
         'another body');
     my ($gate, $conn) = start_run($ng->port, 'meet');
     post($ng->port, 'meet');
     is_deeply(cost($redis, sub { post($ng->port, 'meet') }),
-        { set => 1, evalsha => 1, get => 1, pttl => 1 },
+        { set => 1, evalsha => 1, get => 1 + ($claim{get} // 0), pttl => 1 },
         'a duplicate of a run: the claim, and the script that judges the lease');
     $gate->open;
     $conn->response;

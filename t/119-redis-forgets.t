@@ -42,6 +42,8 @@ for my $name (sort keys %ENDS) {
         $gate->open;
         my $first = said($conn->response);
         like($first, $told, 'its client is answered');
+        # What is passed on may be there before the outcome is stored.
+        wait_until(sub { keys_of($redis) == 1 }, 5, 'the outcome');
         my $wanted = $then eq 'replayed' ? "$first replayed" : $then;
         is(wait_said($wanted, sub { post($ng->port, $key, uri => $uri) }, 3), $wanted,
             'and so is a retry');
