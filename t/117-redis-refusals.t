@@ -321,6 +321,7 @@ my %ODD = (
         return $ask->('GETSET', @$words[1, 2]);
     },
     'does not set it' => sub ($words, $ask) { return $ask->('GET', $words->[1]) },
+    'is asked twice, by a proxy' => sub ($words, $ask) { $ask->(); return $ask->() },
 );
 
 for my $name (sort keys %ODD) {
@@ -332,7 +333,7 @@ for my $name (sort keys %ODD) {
         });
         my $ng = on_redis_nginx($fake->url);
         is_back($ng);
-        my $key = "odd-$name" =~ s/ /-/gr;
+        my $key = "odd-$name" =~ s/\W+/-/gr;
         my $first = said(post($ng->port, $key));
         is(said(post($ng->port, $key)), "$first replayed", 'a retry is replayed');
         is(ledger_count(key => $key), 1, 'executed once');

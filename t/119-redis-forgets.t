@@ -153,6 +153,27 @@ subtest 'what ran in between is not disturbed' => sub {
     finish($_) for $ng, $other;
 };
 
+subtest 'what ran in between has failed: the first run has its record again' => sub {
+    my $redis = RedisServer->start;
+    my ($ng, $other) = two_nginx($redis, params => $PARAMS, lines => $LEASE);
+    my ($gate, $conn) = start_run($ng->port, 'failed');
+    $redis->command('FLUSHALL');
+    my $second = Keyed::Gate->new;
+    my $failed = send_post($other->port, 'failed', do => 'status=500&' . $second->closed);
+    begun('failed', 2);
+    ok(wait_until(sub { lines_in($ng, qr/\[warn\].*lease lost/) }, 5, 'a line'), 'the first has lost it');
+    $second->open;
+    like(said($failed->response), qr/^500/, 'the second says that nothing happened');
+    ok(wait_until(sub { keys_of($redis) == 1 }, 5, 'a record'), 'the record is back');
+    is(said(post($other->port, 'failed')), '409 in_progress', 'a third one does not run');
+    $gate->open;
+    my $first = said($conn->response);
+    is(said(post($other->port, 'failed')), "$first replayed", 'and gets the answer of the first');
+    is(ledger_count(key => 'failed'), 2, 'nothing else ran');
+    is(scalar lines_in($ng, qr/\[warn\].*lease lost/), 1, 'that it was lost is said once');
+    finish($_) for $ng, $other;
+};
+
 subtest 'what is not a record is not replaced by one' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url, params => $PARAMS);

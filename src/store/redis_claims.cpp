@@ -125,8 +125,9 @@ redis_store::pair_replied(operation &op, const redisReply &set,
 
 
 /*
- * The worker may have stood still while the reply was there.  A run may only
- * start while enough is left of its lease to renew it in time.
+ * The worker may have stood still while the reply was there, even since nginx
+ * looked at the clock.  A run may only start while enough is left of its lease
+ * to renew it in time.
  */
 void
 redis_store::claim_granted(operation &op, std::int64_t attempt)
@@ -134,6 +135,7 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
     claim_waiter *waiter = op.claimer;
 
     health_.accepted(op.link->name());
+    ngx_time_update();
 
     if (waiter == nullptr || !is_too_late(op)) {
         answer_claim(op, claimed_with(attempt));
@@ -169,6 +171,13 @@ redis_store::claim_found(operation &op, const redisReply &value,
 
     if (!record) {
         claim_unreadable(op);
+        return;
+    }
+
+    /* A proxy may have sent the claim twice: it is this one that has it. */
+    if (record->owner == op.whose.owner
+        && record->state == record_state::pending) {
+        claim_granted(op, record->attempt);
         return;
     }
 

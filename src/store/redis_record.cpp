@@ -64,7 +64,7 @@ decode_redis_record(std::span<const std::uint8_t> bytes)
 std::uint64_t
 redis_expiry(std::uint64_t ttl)
 {
-    return ttl > redis_longest ? redis_never : ttl;
+    return ttl > redis_longest ? redis_never : std::max<std::uint64_t>(ttl, 1);
 }
 
 

@@ -153,7 +153,17 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
         health_.put_back(op.link->name());
     }
 
+    bool was_late = op.late.state != lateness::on_time;
+
     late_.answered(op, reply.integer != 0);
+
+    /* So could a renewal on the connection that was lost. */
+    if (op.why == purpose::release && was_late) {
+        op.why = purpose::take_back;
+        late_.put_off(op);
+        return;
+    }
+
     answer_settle(op, reply.integer == 0 ? settle_result::lost
                       : op.is_summary    ? settle_result::kept_without_response
                                          : settle_result::done);
