@@ -116,14 +116,10 @@ private:
     void try_later();
     void close(bool reset);
 
-    /* redis_traffic.cpp: commands, replies and their deadlines */
+    /* redis_traffic.cpp: commands out, replies in */
     static void on_flush(ngx_event_t *event);
     static void on_write(ngx_event_t *event);
     static void on_read(ngx_event_t *event);
-    static void on_deadline(ngx_event_t *event);
-    static void on_idle(ngx_event_t *event);
-    static void check_answered(command &c, const redisReply *reply,
-                               unanswered why);
 
     void flush();
     void read();
@@ -132,19 +128,26 @@ private:
     bool take_answer(owned_reply reply);
     bool was_sent(const command &c) const;
     void drained();
-    void check();
-    std::uint64_t bytes_in_flight() const;
-    void report_load();
-    bool is_late() const;
     std::uint64_t first_command_end() const;
     bool busy() const { return !ngx_queue_empty(&commands_); }
     command &first_command() const;
 
+    /* redis_deadlines.cpp: in time or not, too much or not, alive or not */
+    static void on_deadline(ngx_event_t *event);
+    static void on_idle(ngx_event_t *event);
+    static void check_answered(command &c, const redisReply *reply,
+                               unanswered why);
+
     void arm();
     bool next_deadline(ngx_msec_t &deadline);
     ngx_msec_t patience() const;
+    std::uint64_t bytes_in_flight() const;
     void check_deadlines();
     void tell_overdue();
+    bool is_late() const;
+    void report_load();
+    void check_later();
+    void check();
 
     link_settings settings_;
     redis_route &route_;
