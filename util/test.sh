@@ -39,6 +39,7 @@ test_command()
 prepare()
 {
     export TEST_NGINX_BINARY TEST_NGINX_LOAD_MODULES TEST_NGINX_LUA_MODULES
+    export TEST_NGINX_JS_MODULES
 
     if [[ $1 == asan ]]; then
         locked build_asan
@@ -54,8 +55,9 @@ prepare()
     if [[ $TEST_NGINX_BINARY == "$DEBIAN_NGINX" ]]; then
         TEST_NGINX_LUA_MODULES=$(echo \
             /usr/lib/nginx/modules/{ndk_http,ngx_http_lua}_module.so)
+        TEST_NGINX_JS_MODULES=/usr/lib/nginx/modules/ngx_http_js_module.so
     else
-        unset TEST_NGINX_LUA_MODULES
+        unset TEST_NGINX_LUA_MODULES TEST_NGINX_JS_MODULES
     fi
 
     locked build_unit
@@ -116,23 +118,14 @@ prove_server()
 }
 
 
-# prove_blocks hup|valgrind [files]: in a mode of Test::Nginx, so only files
-# that are written with it.
+# prove_blocks hup|valgrind [files]: in a mode of Test::Nginx.
 prove_blocks()
 {
-    local mode=$1 files
-    shift
-
-    if [[ $mode == valgrind ]]; then
+    if [[ $1 == valgrind ]]; then
         deps valgrind
     fi
 
-    if (( ! $# )); then
-        mapfile -t files < <(grep -l '^use Test::Nginx' t/*.t)
-        set -- "${files[@]}"
-    fi
-
-    util/block-modes.sh "$mode" "$@"
+    util/block-modes.sh "$@"
 }
 
 
