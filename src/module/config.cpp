@@ -116,6 +116,37 @@ check_scope(ngx_conf_t *cf, const location_conf *conf)
 }
 
 
+/*
+ * A renewal that waits longer than this for the store could come too late, and
+ * so could a claim's answer.
+ */
+char *
+check_lease(ngx_conf_t *cf, const location_conf *conf)
+{
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+
+    if (conf->store == nullptr || core->handler == nullptr) {
+        return NGX_CONF_OK;
+    }
+
+    auto timeout = static_cast<ngx_msec_t>(conf->store->backend->timeout());
+
+    if (timeout <= conf->lease / 3) {
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_log_error(
+        NGX_LOG_EMERG, cf, 0,
+        "the \"timeout\" of idempotency store \"%V\" is %Mms, but "
+        "\"idempotency_lease\" for location \"%V\" is %Mms: a timeout must "
+        "not be longer than a third of the lease",
+        &conf->store->name, timeout, &core->name, conf->lease);
+
+    return failed;
+}
+
+
 /* recursive_error_pages on; error_page 403 = @page; */
 bool
 has_traceless_page(ngx_conf_t *cf)
@@ -325,6 +356,10 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
                                                ngx_http_idempotency_module));
 
         main->traceless_pages = true;
+    }
+
+    if (check_lease(cf, conf) != NGX_CONF_OK) {
+        return failed;
     }
 
     return check_scope(cf, conf);
