@@ -69,8 +69,6 @@ my $lua_conf = $lua && <<'CONF';
     }
 CONF
 
-plan(skip_all => 'without Lua and njs') if !$lua && !$js;
-
 my $ng = Nginx->start(main => "$lua$js", http => <<"CONF");
 $js_import
 resolver 127.0.0.1:$dns_port ipv6=off;
@@ -89,7 +87,7 @@ server {
         http_504 http_403 http_404 http_429 non_idempotent;
     proxy_http_version 1.1;
     proxy_set_header Connection "";
-    proxy_read_timeout 500ms;
+    proxy_read_timeout 1s;
 
     location /inner/pair { internal; proxy_pass http://pair; }
     location /inner/unbuffered { internal; proxy_buffering off; proxy_pass http://pair; }
@@ -149,7 +147,7 @@ for my $handler (@handlers) {
         };
 
         for my $method ($to =~ /pair|name/ ? @METHODS : 'PUT') {
-            for my $fault ('die=before', 'die=header', 'sleep=1.5') {
+            for my $fault ('die=before', 'die=header', 'sleep=2.5') {
                 claim "$handler: a $method to $to is sent once ($fault)" => sub {
                     sent_by($handler, $to, $method, do => $fault, first => 500,
                         then => 'unknown');
@@ -218,7 +216,7 @@ for my $method (@METHODS) {
 for my $handler (@handlers) {
     for my $to (qw(pair address name)) {
         claim "$handler: a subrequest to $to goes to its end without the client" => sub {
-            my $conn = start_write("/$handler/$to", do => 'sleep=0.4');
+            my $conn = start_write("/$handler/$to", do => "sleep=0.3");
             ok(wait_until(sub { executions() == 1 }), 'it runs');
             $conn->close;
             my $retry;
