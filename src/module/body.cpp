@@ -17,6 +17,7 @@ enum class progress : std::uint8_t { done, next_turn, failed };
 
 ngx_http_request_body_filter_pt next_request_body_filter;
 
+bool is_too_large(const context &ctx);
 void body_read(ngx_http_request_t *r);
 progress use_body(context &ctx);
 bool is_needed_in_memory(const context &ctx);
@@ -42,6 +43,7 @@ read_body(context &ctx)
     }
 
     move_to(ctx, stage::reading);
+    body.limit = core_location(r)->client_max_body_size;
 
     body.read = body_state::arrival::in_call;
     ngx_int_t rc = ngx_http_read_client_request_body(r, body_read);
@@ -49,7 +51,7 @@ read_body(context &ctx)
     body.read = body_state::arrival::later;
 
     if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-        move_to(ctx, stage::passed);
+        note_refused_body(ctx, rc);
         return rc;
     }
 
@@ -66,6 +68,17 @@ read_body(context &ctx)
     case progress::next_turn: return NGX_DONE;
     default: return fail(ctx);
     }
+}
+
+
+void
+note_refused_body(context &ctx, ngx_int_t status)
+{
+    ctx.body.refused_by = status != 0 ? status
+                          : is_too_large(ctx)
+                              ? NGX_HTTP_REQUEST_ENTITY_TOO_LARGE
+                              : NGX_HTTP_BAD_REQUEST;
+    move_to(ctx, stage::failed);
 }
 
 
@@ -86,6 +99,25 @@ size_of_body(const context &ctx)
 
 
 namespace {
+
+bool
+is_too_large(const context &ctx)
+{
+    const ngx_http_request_t *r = ctx.request;
+    const ngx_http_request_body_t *read = r->request_body;
+
+    if (ctx.body.limit == 0 || read == nullptr) {
+        return false;
+    }
+
+    if (read->chunked != nullptr) {
+        return r->headers_in.content_length_n + read->chunked->size
+               > ctx.body.limit;
+    }
+
+    return read->received > ctx.body.limit;
+}
+
 
 /* Each byte of a body passes here once, while it arrives, in memory. */
 ngx_int_t

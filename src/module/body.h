@@ -25,8 +25,10 @@ struct body_state {
     bool too_large;      /* to be parsed: it counts as bytes */
     bool hashed_as_read; /* the body filter feeds the hash */
     bool has_fingerprint;
-    ngx_chain_t *rest; /* what is still to be walked through */
-    off_t offset;      /* in the first buffer of it */
+    off_t limit;          /* client_max_body_size */
+    ngx_int_t refused_by; /* nginx: a status, 0: it was not refused */
+    ngx_chain_t *rest;    /* what is still to be walked through */
+    off_t offset;         /* in the first buffer of it */
     own_event turn;
     multipart_hasher *parts;
     u_char *bytes; /* the whole body, followed by json_padding */
@@ -63,6 +65,12 @@ inline constexpr off_t max_parsed = 4 * 1024 * 1024;
  * else is what the phase handler has to return.
  */
 ngx_int_t read_body(context &ctx);
+
+/*
+ * nginx refused the body.  A part of it may have been read, and is not to run.
+ * Status 0: nginx has not told us its status.
+ */
+void note_refused_body(context &ctx, ngx_int_t status);
 
 /* Of a body that has been read. */
 off_t size_of_body(const context &ctx);

@@ -175,7 +175,7 @@ start_capture(context &ctx)
     r->preserve_body = 1;
 
     if (!r->header_only) {
-        return NGX_OK;
+        return break_off_on_error(r) ? NGX_OK : NGX_ERROR;
     }
 
     capture.whole = true;
