@@ -353,8 +353,8 @@ POST /x | do=status=200 => 200 run 1
 Idempotency-Key: k
 Content-Type: application/json
 --- exchange
-POST /x | body={"jsonrpc":"2.0","method":"pay","id":1} | do=status=504 => 200
-POST /x | body={"jsonrpc":"2.0","method":"pay","id":1} => 409 outcome_unknown
+POST /x | body={"method":"pay","id":1} | do=status=504 => 200
+POST /x | body={"method":"pay","id":1} => 409 outcome_unknown
 --- executions: 1
 
 

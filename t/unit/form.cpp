@@ -222,9 +222,9 @@ TEST_CASE("form: same and different", "[form]")
 }
 
 
-TEST_CASE("form: as many pairs as a body can have", "[form]")
+TEST_CASE("form: as many pairs as a form can have", "[form]")
 {
-    const std::size_t count = 500000;
+    const std::size_t count = max_form_pairs;
     std::string body;
     pairs expected(count, {"a", ""});
 
@@ -233,7 +233,8 @@ TEST_CASE("form: as many pairs as a body can have", "[form]")
     }
 
     CHECK(digest_of(body) == digest_of(expected));
-    CHECK(digest_of(body + "a") != digest_of(expected));
+    CHECK(digest_of(body + "a") == not_form);
+    CHECK(digest_of(body + "&&") == digest_of(expected));
     CHECK(digest_of(std::string(1000000, '&')) == digest_of(""));
     CHECK(digest_of(std::string(1000000, '=')) != not_form);
 }
@@ -352,20 +353,4 @@ TEST_CASE("form: any spelling is the same, any change is not", "[form]")
         REQUIRE(digest_of(other) == digest_of(sorted(form)));
         REQUIRE(digest_of(other) != expected);
     }
-}
-
-
-TEST_CASE("form: too many pairs are bytes", "[form]")
-{
-    std::string most;
-    hasher hash;
-
-    for (std::size_t i = 0; i < max_form_pairs; i++) {
-        most += "a&";
-    }
-
-    hash.start("form");
-    CHECK(canonical_form(most, hash) == form_result::ok);
-    hash.start("form");
-    CHECK(canonical_form(most + "a", hash) == form_result::not_form);
 }
