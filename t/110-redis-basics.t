@@ -19,7 +19,10 @@ redis_only();
 
 # A server for each store, which is written so.
 sub servers (@stores) {
-    my ($conf, $n) = ("idempotency_scope none;\n", 0);
+    my ($conf, $n) = (<<'CONF', 0);
+idempotency_scope none;
+idempotency_scope_route host method path;
+CONF
     for my $store (@stores) {
         $n++;
         $conf .= "idempotency_store s$n $store timeout=5s connect_timeout=5s;\n" . <<"CONF";

@@ -33,20 +33,21 @@ bool check_key(std::string_view &key, const key_rules &rules,
                std::span<char> out);
 
 
+/* The parts of a request's route that count; what is not there does not. */
 struct route {
-    std::string_view host;
-    std::string_view method;
-    std::string_view path;
+    std::optional<std::string_view> host;
+    std::optional<std::string_view> port;
+    std::optional<std::string_view> method;
+    std::optional<std::string_view> path;
 };
 
 
 /*
- * The name of a record: whose key, on which route (null: on any), on which
- * error page (empty: on none), which key.  It is all that a store ever sees of
- * them.  The hasher is only lent: a new one costs an allocation.
+ * The name of a record: whose key, on which route, which key, and nothing
+ * else.  It is all that a store ever sees of them.  The hasher is only lent: a
+ * new one costs an allocation.
  */
 bool record_name(hasher &hash, std::span<const std::string_view> scope,
-                 const route *where, std::string_view page,
-                 std::string_view key, digest &out);
+                 const route &where, std::string_view key, digest &out);
 
 }

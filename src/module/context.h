@@ -17,6 +17,7 @@ namespace idempotency {
 enum class status : std::uint8_t {
     none,
     bypass,
+    unscoped,
     fresh,
     replay,
     in_progress,
@@ -46,6 +47,7 @@ struct context {
     ngx_str_t path; /* undecoded, without arguments */
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
+    admission admitted;
     bool grpc;
     ngx_str_t jsonrpc_id; /* as the client spelled it */
     time_t expires;       /* Unix time; 0: not known; -1: never */

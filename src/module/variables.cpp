@@ -7,7 +7,7 @@ namespace idempotency {
 namespace {
 
 constexpr std::string_view status_names[] = {
-    "-",      "BYPASS",  "NEW",      "REPLAY",  "IN_PROGRESS",
+    "-",      "BYPASS",  "UNSCOPED", "NEW",     "REPLAY",      "IN_PROGRESS",
     "REUSED", "UNKNOWN", "NOT_KEPT", "INVALID", "STORE_ERROR",
 };
 
