@@ -117,8 +117,8 @@ POST /x => 201 replay of 1
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /x => 201 run 1
-POST /x => 201 replay of 1
+POST /y => 201 run 1
+POST /y => 201 replay of 1
 --- executions: 1
 
 

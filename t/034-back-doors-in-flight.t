@@ -9,7 +9,7 @@ use lib "$FindBin::Bin/lib";
 use Test::More;
 use Ledger;
 use Nginx;
-use Retry;
+use Keyed;
 
 my $ng = Nginx->start(http => <<'CONF');
 idempotency on;

@@ -15,7 +15,7 @@ use Http1;
 use Http2;
 use Ledger;
 use Nginx;
-use Retry;
+use Keyed;
 
 my $params = join "\n", map {
     my $protocol = $_;
@@ -297,7 +297,7 @@ sub over_http2 ($uri, $do = undef) {
     return Http2->new($ng->port(2))->request('POST', $uri,
         headers => ['idempotency-key' => claim_key(),
             defined $do ? ('x-behaviour' => $do) : ()],
-        body => '{"amount":1}');
+        body => $Keyed::BODY);
 }
 
 for my $do ('size=50000', 'size=50000&chunked=1', 'status=204', 'size=0') {

@@ -64,7 +64,7 @@ Idempotency-Key: k
 --- response_body eval
 ["{\"execution\":1}\n", "{\"execution\":1}\n"]
 --- raw_response_headers_like eval
-my $head = join '\r\n', 'HTTP/1\.1 201 Created', 'Server: [^\r]+', 'Date: [^\r]+',
+my $head = CORE::join '\r\n', 'HTTP/1\.1 201 Created', 'Server: [^\r]+', 'Date: [^\r]+',
     'Content-Type: application/json', 'Content-Length: 16', 'Connection: close',
     'Location: /orders/1', 'X-Execution: 1', '';
 [("^$head\\z") x 2]

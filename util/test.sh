@@ -107,23 +107,14 @@ prove_valkey()
 }
 
 
-# prove_blocks hup|valgrind [files]: in a mode of Test::Nginx, so only files
-# that are written with it.
+# prove_blocks hup|valgrind [files]: in a mode of Test::Nginx.
 prove_blocks()
 {
-    local mode=$1 files
-    shift
-
-    if [[ $mode == valgrind ]]; then
+    if [[ $1 == valgrind ]]; then
         deps valgrind
     fi
 
-    if (( ! $# )); then
-        mapfile -t files < <(grep -l '^use Test::Nginx' t/*.t)
-        set -- "${files[@]}"
-    fi
-
-    util/block-modes.sh "$mode" "$@"
+    util/block-modes.sh "$@"
 }
 
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace idempotency {
 
@@ -12,11 +14,17 @@ template <typename Integer>
 std::uint8_t *
 put_little_endian(std::uint8_t *out, Integer value)
 {
-    for (std::size_t i = 0; i < sizeof(Integer); i++) {
-        *out++ = static_cast<std::uint8_t>(value >> (8 * i));
+    /* gcc 12 does not make one store of the loop by itself. */
+    if constexpr (std::endian::native == std::endian::little) {
+        std::memcpy(out, &value, sizeof(Integer));
+
+    } else {
+        for (std::size_t i = 0; i < sizeof(Integer); i++) {
+            out[i] = static_cast<std::uint8_t>(value >> (8 * i));
+        }
     }
 
-    return out;
+    return out + sizeof(Integer);
 }
 
 

@@ -78,7 +78,7 @@ sub closed_port {
 sub prepare ($block) {
     @answers = ();
     %body_of_run = ();
-    append($block, http_config => fresh_zone($block)) if reloads();
+    use_fresh_zone($block) if reloads() && !Store::on_redis();
     load_lua($block) if defined $block->lua;
     expand_exchange($block) if defined $block->exchange;
     expect_emerg($block) if defined $block->emerg;
@@ -92,18 +92,22 @@ sub append ($block, $section, $text) {
 
 sub reloads { return $ENV{TEST_NGINX_USE_HUP} }
 
-# A reload keeps the records of a zone, unless its size is another one.
-sub fresh_zone ($block) {
-    return '' if Store::on_redis()
-        || ($block->http_config // '') =~ /\bidempotency_store\s+default\s/;
-    return 'idempotency_store default memory:' . (8192 + 4 * ++$blocks) . 'k;';
+# A reload keeps the records of a zone, so each block has one of its own.
+sub use_fresh_zone ($block) {
+    my $http = $block->http_config // '';
+    return if defined $block->must_die || $http =~ /\bidempotency_store\s+default\s/;
+    my $name = 'block-' . ++$blocks;
+    my $config = $block->config =~ s/\bidempotency\s+on;/idempotency $name;/gr;
+    $http =~ s/\bidempotency\s+on;/idempotency $name;/g;
+    $block->set_value(config => $config);
+    $block->set_value(http_config => "idempotency_store $name memory:1m;\n$http");
 }
 
 sub load_lua ($block) {
     my @modules = split ' ', $ENV{TEST_NGINX_LUA_MODULES} // '';
     return append($block, main_config => join '', map {"load_module $_;"} @modules)
         if @modules;
-    Test::More::pass($block->name . ' # skip lua is not there');
+    Test::More->builder->skip($block->name . ': lua is not there');
     $block->set_value(SKIP => 1);
     $block->set_value(executions => undef);
 }
@@ -133,7 +137,7 @@ sub expand_exchange ($block) {
         join "\n", $answers[$_]{headers}, ref $more ? $more->[$_] // () : $more // ()
     } 0 .. $#answers]);
     append($block, http_config => <<'CONF') if grep { defined $_->{logged} } @answers;
-log_format idempotency escape=none '$idempotency_status $idempotency_error';
+log_format idempotency escape=none '$host $idempotency_status $idempotency_error';
 access_log logs/idempotency.log idempotency;
 CONF
 }
@@ -210,11 +214,13 @@ sub check_executions_of ($block) {
     }
 }
 
-# nginx logs a request after it has answered it.
+# nginx logs a request after it has answered it. With reloads Test::Nginx asks
+# a host of its own which configuration is in use.
 sub check_logged ($name) {
     my @logged;
     wait_until(sub {
-        @logged = map {s/ +$//r} split /\n/, content_of('idempotency.log');
+        @logged = map { /^(?!test-nginx )\S+ (.*\S)/i ? $1 : () }
+            split /\n/, content_of('idempotency.log');
         @logged >= @answers;
     });
     Test::More::is(join("\n", map { defined $answers[$_]{logged} ? $logged[$_] // '' : () }
