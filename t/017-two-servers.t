@@ -5,9 +5,9 @@
 
 use v5.36;
 
-use IO::Socket::UNIX;
 use Test::More;
 use lib 't/lib';
+use Keyed qw(lua_modules);
 use Ledger;
 use Nginx;
 
@@ -151,5 +151,30 @@ CONF
     ok($ng->stop, 'stops');
     $ng->check_logs;
 };
+
+SKIP: {
+    my $lua = lua_modules();
+    skip 'without Lua', 1 if !$lua;
+    subtest 'a reload that takes away the location that admitted a run' => sub {
+        my $common = <<"CONF";
+idempotency on;
+idempotency_scope none;
+server {
+    listen 127.0.0.1:%%PORT%%;
+    location / { content_by_lua_block { ngx.exec("\@secret") } }
+CONF
+        my $ng = Nginx->start(main => $lua, http => "$common location \@secret { $APP } }");
+        ledger_reset();
+        is(ask($ng->port, '/x'), '201 run 1', 'runs');
+        is(ask($ng->port, '/x'), '201 replay of 1', 'is replayed');
+        ok($ng->reload_config("$common location \@other { $APP } }"), 'reloaded');
+        is(ask($ng->port, '/x'), '409 response_not_kept', 'cannot be had any more');
+        ok($ng->reload_config("$common location \@secret { $APP } }"), 'reloaded again');
+        is(ask($ng->port, '/x'), '201 replay of 1', 'can be had again');
+        is(ledger_count(), 1, 'one execution');
+        ok($ng->stop, 'stops');
+        $ng->check_logs;
+    };
+}
 
 done_testing();

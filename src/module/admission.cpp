@@ -11,7 +11,6 @@ namespace {
 bool is_server_by_host(ngx_http_request_t *r);
 bool is_name_for(std::string_view name, std::string_view host);
 bool is_location_by_url(ngx_http_request_t *r);
-char kind_of(const ngx_http_core_loc_conf_t *core);
 
 }
 
@@ -39,6 +38,27 @@ admitted_by(ngx_http_request_t *r)
     }
 
     return how;
+}
+
+
+char
+kind_of(const ngx_http_core_loc_conf_t *core)
+{
+    if (core->named) {
+        return '@';
+    }
+
+    if (core->exact_match) {
+        return '=';
+    }
+
+#if (NGX_PCRE)
+    if (core->regex != nullptr) {
+        return '~';
+    }
+#endif
+
+    return '/';
 }
 
 
@@ -97,27 +117,6 @@ bool
 is_location_by_url(ngx_http_request_t *r)
 {
     return !r->internal && r->uri_changes == NGX_HTTP_MAX_URI_CHANGES + 1;
-}
-
-
-char
-kind_of(const ngx_http_core_loc_conf_t *core)
-{
-    if (core->named) {
-        return '@';
-    }
-
-    if (core->exact_match) {
-        return '=';
-    }
-
-#if (NGX_PCRE)
-    if (core->regex != nullptr) {
-        return '~';
-    }
-#endif
-
-    return '/';
 }
 
 }

@@ -11,4 +11,7 @@ namespace idempotency {
  */
 admission admitted_by(ngx_http_request_t *r);
 
+/* Locations of two kinds may have one name. */
+char kind_of(const ngx_http_core_loc_conf_t *core);
+
 }

@@ -127,6 +127,8 @@ go_on(context &ctx)
 
     case stage::running: return enter_again(ctx);
 
+    case stage::walking: return arrive(ctx);
+
     case stage::reading:
         /* Its body was refused, and an error page has brought it back. */
         move_to(ctx, stage::passed);

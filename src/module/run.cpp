@@ -35,6 +35,7 @@ start_run(context &ctx)
         in.if_unmodified_since = nullptr;
     }
 
+    start_place(ctx);
     start_renewal(ctx);
     wrap_content_handler(ctx);
 
@@ -55,6 +56,8 @@ enter_again(context &ctx)
     ngx_http_request_t *r = ctx.request;
     evidence_state &known = ctx.run.evidence;
     bool redirected = application_redirected(ctx);
+
+    note_place(ctx, redirected || known.delegated);
 
     if (redirected) {
         known.delegated = true;

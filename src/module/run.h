@@ -4,6 +4,7 @@
 #include "module/evidence.h"
 #include "module/lease.h"
 #include "module/peers.h"
+#include "module/place.h"
 #include "ngx.h"
 
 namespace idempotency {
@@ -20,6 +21,7 @@ struct run_state {
     peer_guard peers;
     client_state client;
     evidence_state evidence;
+    place_state place;
 };
 
 
