@@ -293,3 +293,28 @@ duplicate part "path" in "idempotency_scope_route" directive
 --- must_die
 --- emerg
 "idempotency_scope_route" directive is duplicate
+
+
+
+=== TEST 15: $idempotency_id names the record
+--- config
+    idempotency on;
+    idempotency_scope $http_x_user;
+    add_header X-Id "[$idempotency_id]" always;
+    location / { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
+    location /fixed {
+        idempotency_scope_route method path;
+        idempotency_key header:Idempotency-Key json:/key;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /fixed | X-User: alice | Idempotency-Key: k-1              => 201 run 1
+POST /fixed | X-User: alice | Idempotency-Key: k-1              => 201 replay of 1
+POST /fixed | X-User: alice | Idempotency-Key: k-1 | body=other => 422 key_reused
+POST /fixed | X-User: alice | Content-Type: application/json | body={"key":"k-1"} => 422 key_reused
+POST /x | X-User: alice                                         => 201 run 2
+POST /x | Idempotency-Key: k-1                                  => 201 run 3
+--- response_headers eval
+# As Python's hashlib makes it, see t/unit/key.cpp.
+[('X-Id: [c77ca5e9248bf95b56b19131c12932c2]') x 4, ('X-Id: []') x 2]
+--- executions: 3

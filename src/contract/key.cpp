@@ -79,7 +79,7 @@ check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
 
 bool
 record_name(hasher &hash, std::span<const std::string_view> scope,
-            const route &where, std::string_view key, digest &out)
+            const route &where, std::string_view key, record_id &out)
 {
     /* The count keeps a last scope value apart from what follows the scope. */
     hash.start("idempotency record 2");
@@ -95,7 +95,14 @@ record_name(hasher &hash, std::span<const std::string_view> scope,
     hash_part(hash, where.path);
     hash.field(key);
 
-    return hash.finish(out);
+    digest whole;
+
+    if (!hash.finish(whole)) {
+        return false;
+    }
+
+    std::copy_n(whole.begin(), out.size(), out.begin());
+    return true;
 }
 
 

@@ -2,6 +2,7 @@
 
 #include "contract/digest.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -42,12 +43,16 @@ struct route {
 };
 
 
+/* 128 bits of a digest: by chance two names are never the same. */
+using record_id = std::array<std::uint8_t, 16>;
+
+
 /*
  * The name of a record: whose key, on which route, which key, and nothing
  * else.  It is all that a store ever sees of them.  The hasher is only lent: a
  * new one costs an allocation.
  */
 bool record_name(hasher &hash, std::span<const std::string_view> scope,
-                 const route &where, std::string_view key, digest &out);
+                 const route &where, std::string_view key, record_id &out);
 
 }

@@ -48,6 +48,7 @@ struct context {
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
     admission admitted;
+    bool named; /* claim.own.name is set */
     bool grpc;
     ngx_str_t jsonrpc_id; /* as the client spelled it */
     time_t expires;       /* Unix time; 0: not known; -1: never */

@@ -90,6 +90,7 @@ name_record(context &ctx)
         return naming::failed;
     }
 
+    ctx.named = true;
     return naming::done;
 }
 

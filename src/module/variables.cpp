@@ -100,6 +100,19 @@ get_key(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
 }
 
 
+ngx_int_t
+get_id(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
+{
+    context *ctx = find_context(r->main);
+
+    if (ctx == nullptr || !ctx->named) {
+        return not_found(v);
+    }
+
+    return found_hex(r, v, ctx->claim.own.name);
+}
+
+
 /* The body has been read and hashed. */
 bool
 has_fingerprint(const context *ctx)
@@ -211,6 +224,7 @@ variable variables[] = {
     {ngx_string("idempotency_status"), get_status},
     {ngx_string("idempotency_error"), get_error},
     {ngx_string("idempotency_key"), get_key},
+    {ngx_string("idempotency_id"), get_id},
     {ngx_string("idempotency_fingerprint"), get_fingerprint},
     {ngx_string("idempotency_age"), get_age},
     {ngx_string("idempotency_expires"), get_expires},

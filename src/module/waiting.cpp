@@ -16,7 +16,7 @@ struct wait_group {
     ngx_queue_t link;
     ngx_queue_t waiters;
     context *asker; /* asks the store, or runs */
-    digest name;
+    record_id name;
     digest fingerprint;
     const location_conf *conf;
     claim_answer last; /* the pending record as it was met */
@@ -36,10 +36,10 @@ constexpr std::size_t bucket_count = 256;
 ngx_queue_t buckets[bucket_count];
 
 template <class F>
-void each_group(const digest &name, F call);
+void each_group(const record_id &name, F call);
 wait_group *find_group(const context &ctx);
 wait_group *make_group(const context &ctx);
-ngx_queue_t *bucket_of(const digest &name);
+ngx_queue_t *bucket_of(const record_id &name);
 void start_waiting(context &ctx);
 void woken(ngx_event_t *event);
 void give_up(ngx_event_t *event);
@@ -279,7 +279,7 @@ make_group(const context &ctx)
 /* The call may not end a group. */
 template <class F>
 void
-each_group(const digest &name, F call)
+each_group(const record_id &name, F call)
 {
     ngx_queue_t *bucket = bucket_of(name);
 
@@ -296,7 +296,7 @@ each_group(const digest &name, F call)
 
 
 ngx_queue_t *
-bucket_of(const digest &name)
+bucket_of(const record_id &name)
 {
     return &buckets[name[0] % bucket_count];
 }
