@@ -55,7 +55,8 @@ run_valgrind()
     local status=0 reports
     reports=$(mktemp -d)
 
-    TEST_NGINX_USE_VALGRIND="--leak-check=no --log-file=$reports/%p" \
+    TEST_NGINX_USE_VALGRIND="--leak-check=no --log-file=$reports/%p \
+--suppressions=util/valgrind.supp" \
         prove -j"$(nproc)" "$@" || status=$?
 
     if [[ $(find "$reports" -type f -size +0) ]]; then

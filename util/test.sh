@@ -34,6 +34,7 @@ test_command()
 prepare()
 {
     export TEST_NGINX_BINARY TEST_NGINX_LOAD_MODULES TEST_NGINX_LUA_MODULES
+    export TEST_NGINX_JS_MODULES
 
     if [[ $1 == asan ]]; then
         locked build_asan
@@ -49,8 +50,9 @@ prepare()
     if [[ $TEST_NGINX_BINARY == "$DEBIAN_NGINX" ]]; then
         TEST_NGINX_LUA_MODULES=$(echo \
             /usr/lib/nginx/modules/{ndk_http,ngx_http_lua}_module.so)
+        TEST_NGINX_JS_MODULES=/usr/lib/nginx/modules/ngx_http_js_module.so
     else
-        unset TEST_NGINX_LUA_MODULES
+        unset TEST_NGINX_LUA_MODULES TEST_NGINX_JS_MODULES
     fi
 
     locked build_unit

@@ -273,6 +273,7 @@ create_location_conf(ngx_conf_t *cf)
     conf->unknown_status = unset<ngx_array_t>();
     conf->release_unknown = NGX_CONF_UNSET_UINT;
     conf->lease = NGX_CONF_UNSET_MSEC;
+    conf->abort_timeout = NGX_CONF_UNSET_MSEC;
     conf->wait = NGX_CONF_UNSET_MSEC;
     conf->retry_after = NGX_CONF_UNSET_MSEC;
     conf->pass_store_failure = NGX_CONF_UNSET_UINT;
@@ -315,6 +316,8 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
         static_cast<ngx_uint_t>(fingerprint_mode::automatic));
     ngx_conf_merge_uint_value(conf->release_unknown, prev->release_unknown, 0);
     ngx_conf_merge_msec_value(conf->lease, prev->lease, 30000);
+    ngx_conf_merge_msec_value(conf->abort_timeout, prev->abort_timeout,
+                              10 * 60 * 1000);
     ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
     ngx_conf_merge_msec_value(conf->retry_after, prev->retry_after, 1000);
     ngx_conf_merge_uint_value(conf->pass_store_failure,

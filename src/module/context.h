@@ -6,6 +6,7 @@
 #include "module/claim.h"
 #include "module/config.h"
 #include "module/ending.h"
+#include "module/jsonrpc.h"
 #include "module/problem.h"
 #include "module/run.h"
 #include "module/waiting.h"
@@ -50,10 +51,10 @@ struct context {
     admission admitted;
     bool named; /* claim.own.name is set */
     bool grpc;
-    ngx_str_t jsonrpc_id; /* as the client spelled it */
-    time_t expires;       /* Unix time; 0: not known; -1: never */
+    time_t expires; /* Unix time; 0: not known; -1: never */
 
     body_state body;
+    jsonrpc_state jsonrpc;
     claim_state claim;
     wait_state wait;
     run_state run;

@@ -68,6 +68,24 @@ keep_header(context &ctx)
 
 
 bool
+fits(context &ctx, const portion &p)
+{
+    capture_state &capture = ctx.capture;
+
+    capture.size += p.size;
+
+    if (capture.size > static_cast<off_t>(ctx.conf->max_response)) {
+        not_to_keep(ctx, not_kept::too_large);
+
+    } else if (!p.in_memory) {
+        not_to_keep(ctx, not_kept::in_file);
+    }
+
+    return is_kept(capture);
+}
+
+
+bool
 keep_body(context &ctx, ngx_chain_t *in)
 {
     for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
@@ -146,6 +164,10 @@ bool
 is_whole(const context &ctx)
 {
     const capture_state &capture = ctx.capture;
+
+    if (capture.cut_off) {
+        return false;
+    }
 
     return capture.content_length < 0 || capture.size == capture.content_length
            || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
@@ -421,5 +443,4 @@ encode_trailers(context &ctx, std::size_t &count)
 }
 
 }
-
 }

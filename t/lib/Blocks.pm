@@ -234,9 +234,10 @@ sub quit ($name) {
     # Dead is enough: who has to reap it may take its time.
     my $gone = wait_until(sub { read_file("/proc/$pid/stat") !~ /\) [^Z]/ });
     Test::More::ok($gone, "$name - nginx quits by itself");
-    Test::More::unlike(content_of('error.log'),
-        qr/\[(?:alert|emerg)\]|exited on signal|exited with code [1-9]/,
-        "$name - nothing alarming in the log");
+    # Test::Nginx starts nginx again when somebody else holds its port.
+    my @bad = grep { !/bind\(\)/ && /\[(?:alert|emerg)\]|exited (?:on signal|with code [1-9])/ }
+        split /\n/, content_of('error.log');
+    Test::More::is(join("\n", @bad), '', "$name - nothing alarming in the log");
 }
 
 sub check_log_lines ($block) {
