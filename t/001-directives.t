@@ -94,7 +94,7 @@ my @bad = (
 
     (map { ["idempotency_$_ yes;",
             qq(invalid value "yes" in "idempotency_$_" directive, it must be "on" or "off")] }
-        qw(scope_route strict_methods required dry_run jsonrpc hold app_control)),
+        qw(strict_methods required dry_run jsonrpc hold app_control)),
 
     (map { my $name = "idempotency_fingerprint_$_";
         (map { [qq($name "$_";), qq(invalid JSON pointer "$_" in "$name" $pointer)] }
@@ -188,7 +188,7 @@ my %once = (
     idempotency_replay_header => ['off', 'A'], idempotency_max_response => ['1k', '2k'],
     idempotency_docs => ['http://a', 'http://b'],
     (map { ("idempotency_$_" => ['on', 'off']) }
-        qw(scope_route strict_methods required dry_run jsonrpc hold app_control)),
+        qw(strict_methods required dry_run jsonrpc hold app_control)),
 );
 
 for my $name (sort keys %once) {

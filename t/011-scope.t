@@ -78,7 +78,7 @@ POST /x | X-User: a | X-Tenant: bc => 201 replay of 2
 
 
 
-=== TEST 5: "ab" and "" are not "" and "ab"
+=== TEST 5: "a", "bc" and an order: the place of a value counts
 --- config
     location / {
         idempotency on;
@@ -88,10 +88,10 @@ POST /x | X-User: a | X-Tenant: bc => 201 replay of 2
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /x | X-User: ab | X-Tenant: => 201 run 1
-POST /x | X-User: | X-Tenant: ab => 201 run 2
-POST /x | X-User: ab | X-Tenant: => 201 replay of 1
-POST /x | X-User: | X-Tenant: ab => 201 replay of 2
+POST /x | X-User: ab | X-Tenant: c => 201 run 1
+POST /x | X-User: c | X-Tenant: ab => 201 run 2
+POST /x | X-User: ab | X-Tenant: c => 201 replay of 1
+POST /x | X-User: c | X-Tenant: ab => 201 replay of 2
 --- executions: 2
 
 
@@ -114,7 +114,7 @@ POST /x | X-User: a | X-Tenant: y => 201 replay of 2
 
 
 
-=== TEST 7: one value of two is enough, and none is as empty as ""
+=== TEST 7: one value of two is not enough, whether the other is empty or not there
 --- config
     location / {
         idempotency on;
@@ -124,13 +124,14 @@ POST /x | X-User: a | X-Tenant: y => 201 replay of 2
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /x | X-User: a             => 201 run 1
-POST /x | X-User: a | X-Tenant: => 201 replay of 1
---- executions: 1
+POST /x | X-User: a             => 201 run 1, UNSCOPED
+POST /x | X-User: a | X-Tenant: => 201 run 2, UNSCOPED
+POST /x | X-User: | X-Tenant: a => 201 run 3, UNSCOPED
+--- executions: 3
 
 
 
-=== TEST 8: one value is not the same value and an empty one
+=== TEST 8: one value is not the same value twice
 --- config
     idempotency on;
     idempotency_scope_route off;
@@ -145,10 +146,10 @@ POST /x | X-User: a | X-Tenant: => 201 replay of 1
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /1 | X-User: a                  => 201 run 1
-POST /pair/1 | X-User: a | X-Tenant: => 201 run 2
-POST /1 | X-User: a                  => 201 replay of 1
-POST /pair/1 | X-User: a | X-Tenant: => 201 replay of 2
+POST /1 | X-User: a                    => 201 run 1
+POST /pair/1 | X-User: a | X-Tenant: a => 201 run 2
+POST /1 | X-User: a                    => 201 replay of 1
+POST /pair/1 | X-User: a | X-Tenant: a => 201 replay of 2
 --- executions: 2
 
 
@@ -185,7 +186,7 @@ POST /x | X-User: bob => 201 replay of 1
 
 
 
-=== TEST 11: a key that nobody owns is no key, which is logged as a bypass and warned of once
+=== TEST 11: a key that nobody owns is no key, which is logged as UNSCOPED and warned of once
 --- config
     location / {
         idempotency on;
@@ -195,9 +196,9 @@ POST /x | X-User: bob => 201 replay of 1
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /x           => 201 run 1, BYPASS
-POST /x | X-User: => 201 run 2, BYPASS
-POST /x           => 201 run 3, BYPASS
+POST /x           => 201 run 1, UNSCOPED
+POST /x | X-User: => 201 run 2, UNSCOPED
+POST /x           => 201 run 3, UNSCOPED
 --- executions: 3
 --- log_lines
 1 \[warn\].*idempotency_scope.*empty
@@ -233,7 +234,7 @@ POST /x | X-User: | X-Tenant: => 201 run 2
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /x => 400 scope_missing, INVALID scope_missing
+POST /x => 400 scope_missing, UNSCOPED scope_missing
 --- executions: 0
 
 

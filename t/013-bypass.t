@@ -370,7 +370,7 @@ OPTIONS /x | Idempotency-Key: k => 201 run 2, INVALID key_not_supported
 --- more_headers
 Idempotency-Key: k
 --- exchange
-POST /x => 201 run 1, INVALID scope_missing
+POST /x => 201 run 1, UNSCOPED scope_missing
 --- log_lines
 1 dry run
 --- executions: 1

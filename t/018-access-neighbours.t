@@ -11,7 +11,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: a page for those refused by address claims no key and is no replay
+=== TEST 1: a page for those refused by address is no replay, and no second run
 --- config
     idempotency on;
     idempotency_scope none;
@@ -31,20 +31,20 @@ __DATA__
     }
 --- exchange
 POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== => 201 run 1
-POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
-POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 3
-POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== => 201 run 4
+POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 422 key_reused
+POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
+POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== => 422 key_reused
 --- no_error_log
 [alert]
 [crit]
 --- user_files
 >>> users
 ann:{PLAIN}secret
---- executions: 4
+--- executions: 2
 
 
 
-=== TEST 2: a page for those refused by password claims no key and is no replay
+=== TEST 2: a page for those refused by password is no replay, and no second run
 --- config
     idempotency on;
     idempotency_scope none;
@@ -64,16 +64,16 @@ ann:{PLAIN}secret
     }
 --- exchange
 POST /x | Idempotency-Key: before | X-Address: 192.0.2.1 | Authorization: Basic YW5uOmd1ZXNz => 201 run 1
-POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
-POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 3
-POST /x | Idempotency-Key: after | X-Address: 192.0.2.1 | Authorization: Basic YW5uOmd1ZXNz => 201 run 4
+POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 422 key_reused
+POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
+POST /x | Idempotency-Key: after | X-Address: 192.0.2.1 | Authorization: Basic YW5uOmd1ZXNz => 422 key_reused
 --- no_error_log
 [alert]
 [crit]
 --- user_files
 >>> users
 ann:{PLAIN}secret
---- executions: 4
+--- executions: 2
 
 
 
@@ -98,20 +98,20 @@ ann:{PLAIN}secret
     }
 --- exchange
 POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== => 201 run 1
-POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
-POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 3
-POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== => 201 run 4
+POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 422 key_reused
+POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
+POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== => 422 key_reused
 --- no_error_log
 [alert]
 [crit]
 --- user_files
 >>> users
 ann:{PLAIN}secret
---- executions: 4
+--- executions: 2
 
 
 
-=== TEST 4: a page for the refused that keeps their status claims no key and is no replay
+=== TEST 4: a page for the refused that keeps their status is no replay, and no second run
 --- config
     idempotency on;
     idempotency_scope none;
@@ -131,16 +131,16 @@ ann:{PLAIN}secret
     }
 --- exchange
 POST /x | Idempotency-Key: before | X-Address: 192.0.2.1 => 401 run 1
-POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
-POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 3
-POST /x | Idempotency-Key: after | X-Address: 192.0.2.1 => 401 run 4
+POST /x | Idempotency-Key: before | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 422 key_reused
+POST /x | Idempotency-Key: after | Authorization: Basic YW5uOnNlY3JldA== | X-Address: 192.0.2.1 => 201 run 2
+POST /x | Idempotency-Key: after | X-Address: 192.0.2.1 => 422 key_reused
 --- no_error_log
 [alert]
 [crit]
 --- user_files
 >>> users
 ann:{PLAIN}secret
---- executions: 4
+--- executions: 2
 
 
 
@@ -326,7 +326,7 @@ POST /x | Idempotency-Key: b | X-Limit: two => 201 run 2
 
 
 
-=== TEST 14: a key that limit_req sent to a page is free, and the page is no replay
+=== TEST 14: a key that limit_req sent to a page has run there, and nowhere else
 --- http_config
     limit_req_zone $http_x_limit zone=paged:1m rate=1r/m;
     limit_req_log_level info;
@@ -344,9 +344,9 @@ POST /x | Idempotency-Key: b | X-Limit: two => 201 run 2
 --- exchange
 POST /x | Idempotency-Key: a | X-Limit: one => 201 run 1
 POST /x | Idempotency-Key: b | X-Limit: one => 201 run 2
-POST /x | Idempotency-Key: b | X-Limit: two => 201 run 3
-POST /x | Idempotency-Key: a | X-Limit: one => 201 run 4
---- executions: 4
+POST /x | Idempotency-Key: b | X-Limit: two => 422 key_reused
+POST /x | Idempotency-Key: a | X-Limit: one => 422 key_reused
+--- executions: 2
 
 
 

@@ -33,6 +33,7 @@ server {
 
     idempotency on;
     idempotency_scope none;
+    idempotency_scope_route host method path;
     proxy_http_version 1.1;
 $params
 

@@ -79,7 +79,7 @@ Idempotency-Key: k
 --- exchange
 POST /x => 400 scope_missing
 --- response_headers eval
-["X-Status: INVALID\nX-Error: scope_missing\n! Retry-After\n! Link"]
+["X-Status: UNSCOPED\nX-Error: scope_missing\n! Retry-After\n! Link"]
 --- executions: 0
 
 

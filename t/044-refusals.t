@@ -22,6 +22,7 @@ server {
 
     idempotency on;
     idempotency_scope none;
+    idempotency_scope_route host method path;
     add_header X-Status "$idempotency_status" always;
     add_header X-Error "$idempotency_error" always;
 

@@ -90,6 +90,7 @@ subtest 'a reload to another store name starts empty' => sub {
 subtest 'two stores do not mix' => sub {
     my $ng = Nginx->start(http => join '',
         "idempotency_store a memory:1m;\nidempotency_store b memory:1m;\n",
+        "idempotency_scope_route host method path;\n",
         server('PORT', 'idempotency a;'), server('PORT2', 'idempotency b;'),
         server('PORT3', 'idempotency a;'));
     my $in_a = post($ng->port(1), 'mixed');

@@ -69,6 +69,7 @@ my %PART = (
 my $ng = Nginx->start(http => <<'CONF' =~ s/^ *(STORE|LOCATIONS|PARAMS)$/$PART{$1}/gmr);
 STORE
 idempotency_scope none;
+idempotency_scope_route host method path;
 idempotency_wait 15s;
 idempotency_max_response 8m;
 send_timeout 500ms;

@@ -24,6 +24,7 @@ note("TEST_STORM_SEED=$seed repeats this");
 
 my $ng = Nginx->start(workers => 2, http => <<'CONF');
 idempotency_scope none;
+idempotency_scope_route host method path;
 lingering_close off;
 server {
     listen 127.0.0.1:%%PORT%% reuseport;

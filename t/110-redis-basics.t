@@ -19,7 +19,10 @@ redis_only();
 
 # A server for each store, which is written so.
 sub servers (@stores) {
-    my ($conf, $n) = ("idempotency_scope none;\n", 0);
+    my ($conf, $n) = (<<'CONF', 0);
+idempotency_scope none;
+idempotency_scope_route host method path;
+CONF
     for my $store (@stores) {
         $n++;
         $conf .= "idempotency_store s$n $store timeout=5s connect_timeout=5s;\n" . <<"CONF";
@@ -82,7 +85,7 @@ subtest 'stores with one prefix share their records, those with two do not' => s
     my $first = said(post($ng->port(1), 'prefix'));
     is(said(post($ng->port(2), 'prefix')), "$first replayed", 'idem: is the prefix if none is written');
     like(said(post($ng->port(3), 'prefix')), qr/^201 #\d+$/, 'another store knows nothing of it');
-    is_deeply([map { /^(\w+:)[0-9a-f]{64}$/ ? $1 : $_ } keys_of($redis)], ['idem:', 'shop:'],
+    is_deeply([map { /^(\w+:)[0-9a-f]{32}$/ ? $1 : $_ } keys_of($redis)], ['idem:', 'shop:'],
         'both are in Redis');
     ok($ng->stop, 'stops');
     $ng->check_logs;
@@ -205,7 +208,7 @@ subtest 'keys and callers cannot be read from what is stored' => sub {
 CONF
     post($ng->port(2), 'key-in-plain-sight', headers => [Authorization => 'caller-of-it']);
     my ($name, @more) = keys_of($redis);
-    like($name, qr/^idem:[0-9a-f]{64}$/, 'the name of a record is a digest');
+    like($name, qr/^idem:[0-9a-f]{32}$/, 'the name of a record is a digest');
     is_deeply(\@more, [], 'there is one record');
     my $record = $redis->command('GET', $name);
     unlike($record, qr/plain-sight|caller-of-it|body/, 'nor does the record tell');

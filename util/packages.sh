@@ -9,8 +9,8 @@ declare -A PACKAGES=(
     # server too: redis-server would only add a service that starts by itself.
     [test]="catch2 curl libsimdjson-dev libnginx-mod-http-echo
         libnginx-mod-http-image-filter libnginx-mod-http-js
-        libnginx-mod-http-lua
-        libnginx-mod-http-ndk openssl patch perl procps redis-tools
+        libnginx-mod-http-lua libnginx-mod-http-ndk libnginx-mod-http-perl
+        openssl patch perl procps redis-tools
         libtest-base-perl libtest-longstring-perl libtext-diff-perl libwww-perl
         libhttp-message-perl liburi-perl libipc-run-perl
         liblist-moreutils-perl libnet-dns-perl libredis-perl"

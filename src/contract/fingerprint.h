@@ -24,7 +24,20 @@ struct request_line {
 };
 
 
+/*
+ * How a request was admitted.  Other access rules may stand on another way, so
+ * what was admitted by one way is another request than what came by another.
+ */
+struct admission {
+    bool by_host = true; /* the Host named the server, it is no mere default */
+    bool by_url = true;  /* the URL alone led to the location */
+    char kind = 0;       /* of the location, where by_url is false */
+    std::string_view location; /* its name, where by_url is false */
+};
+
+
 /* Starts the fingerprint of a request; the body follows by hash.bytes(). */
-void start_fingerprint(hasher &hash, const request_line &line, body_kind kind);
+void start_fingerprint(hasher &hash, const request_line &line,
+                       const admission &how, body_kind kind);
 
 }

@@ -17,6 +17,7 @@ bool is_name(char c);
 bool is_token(char c);
 bool is_base64(char c);
 bool is_uuid(std::string_view key);
+void hash_part(hasher &hash, const std::optional<std::string_view> &part);
 
 }
 
@@ -78,31 +79,30 @@ check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
 
 bool
 record_name(hasher &hash, std::span<const std::string_view> scope,
-            const route *where, std::string_view page, std::string_view key,
-            digest &out)
+            const route &where, std::string_view key, record_id &out)
 {
     /* The count keeps a last scope value apart from what follows the scope. */
-    hash.start("idempotency record 1");
+    hash.start("idempotency record 2");
     hash.number(scope.size());
 
     for (std::string_view value : scope) {
         hash.field(value);
     }
 
-    if (where != nullptr) {
-        hash.field("route");
-        hash.field(where->host);
-        hash.field(where->method);
-        hash.field(where->path);
-
-    } else {
-        hash.field("any");
-    }
-
-    hash.field(page);
+    hash_part(hash, where.host);
+    hash_part(hash, where.port);
+    hash_part(hash, where.method);
+    hash_part(hash, where.path);
     hash.field(key);
 
-    return hash.finish(out);
+    digest whole;
+
+    if (!hash.finish(whole)) {
+        return false;
+    }
+
+    std::copy_n(whole.begin(), out.size(), out.begin());
+    return true;
 }
 
 
@@ -261,6 +261,18 @@ is_uuid(std::string_view key)
     }
 
     return true;
+}
+
+
+/* A part that is not there is not the same as one that is empty. */
+void
+hash_part(hasher &hash, const std::optional<std::string_view> &part)
+{
+    hash.number(part.has_value());
+
+    if (part) {
+        hash.field(*part);
+    }
 }
 
 }

@@ -2,6 +2,7 @@
 
 #include "contract/digest.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -33,20 +34,25 @@ bool check_key(std::string_view &key, const key_rules &rules,
                std::span<char> out);
 
 
+/* The parts of a request's route that count; what is not there does not. */
 struct route {
-    std::string_view host;
-    std::string_view method;
-    std::string_view path;
+    std::optional<std::string_view> host;
+    std::optional<std::string_view> port;
+    std::optional<std::string_view> method;
+    std::optional<std::string_view> path;
 };
 
 
+/* 128 bits of a digest: by chance two names are never the same. */
+using record_id = std::array<std::uint8_t, 16>;
+
+
 /*
- * The name of a record: whose key, on which route (null: on any), on which
- * error page (empty: on none), which key.  It is all that a store ever sees of
- * them.  The hasher is only lent: a new one costs an allocation.
+ * The name of a record: whose key, on which route, which key, and nothing
+ * else.  It is all that a store ever sees of them.  The hasher is only lent: a
+ * new one costs an allocation.
  */
 bool record_name(hasher &hash, std::span<const std::string_view> scope,
-                 const route *where, std::string_view page,
-                 std::string_view key, digest &out);
+                 const route &where, std::string_view key, record_id &out);
 
 }

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint8_t version = 1;
 constexpr std::uint8_t flag_own_location = 1;
+constexpr std::uint8_t flag_place = 2;
 
 /* Where the parts of the fixed head lie. */
 constexpr std::size_t at_version = 0;
@@ -30,6 +31,7 @@ constexpr std::size_t field_head_size = 6;
 
 
 bool take_head(std::span<const std::uint8_t> &rest, response_head &head);
+bool take_place(std::span<const std::uint8_t> &rest, response_head &head);
 bool take_fields(std::span<const std::uint8_t> &rest, std::size_t count);
 bool take_text(std::span<const std::uint8_t> &rest, std::size_t size,
                std::string_view &text);
@@ -49,7 +51,8 @@ encodable(const response_head &head)
     return head.status_line.size() <= UINT16_MAX
            && head.content_type.size() <= UINT16_MAX
            && head.content_type_length <= head.content_type.size()
-           && head.charset.size() <= UINT16_MAX;
+           && head.charset.size() <= UINT16_MAX
+           && head.place.size() <= UINT16_MAX;
 }
 
 
@@ -65,8 +68,12 @@ encodable(const field &f)
 std::size_t
 encoded_size(const response_head &head)
 {
+    std::size_t place = head.place.empty()
+                            ? 0
+                            : sizeof(std::uint16_t) + head.place.size();
+
     return head_size + head.status_line.size() + head.content_type.size()
-           + head.charset.size();
+           + head.charset.size() + place;
 }
 
 
@@ -81,7 +88,9 @@ std::uint8_t *
 encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
 {
     out[at_version] = version;
-    out[at_flags] = head.own_location ? flag_own_location : 0;
+    out[at_flags] = static_cast<std::uint8_t>(
+        (head.own_location ? flag_own_location : 0)
+        | (head.place.empty() ? 0 : flag_place));
 
     put_u16(out + at_status, head.status);
     put_u16(out + at_plain_type, head.content_type_length);
@@ -97,7 +106,15 @@ encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
 
     out = put_text(out + head_size, head.status_line);
     out = put_text(out, head.content_type);
-    return put_text(out, head.charset);
+    out = put_text(out, head.charset);
+
+    if (head.place.empty()) {
+        return out;
+    }
+
+    out = put_little_endian(out,
+                            static_cast<std::uint16_t>(head.place.size()));
+    return put_text(out, head.place);
 }
 
 
@@ -180,7 +197,7 @@ take_head(std::span<const std::uint8_t> &rest, response_head &head)
 
     /* An unknown flag might change what the rest means. */
     if (!take(rest, head_size, fixed) || in[at_version] != version
-        || (in[at_flags] & ~flag_own_location) != 0)
+        || (in[at_flags] & ~(flag_own_location | flag_place)) != 0)
     {
         return false;
     }
@@ -203,7 +220,21 @@ take_head(std::span<const std::uint8_t> &rest, response_head &head)
            && take_text(rest,
                         get_little_endian<std::uint16_t>(in + at_charset),
                         head.charset)
-           && head.content_type_length <= head.content_type.size();
+           && head.content_type_length <= head.content_type.size()
+           && ((in[at_flags] & flag_place) == 0 || take_place(rest, head));
+}
+
+
+/* An empty one would be written without the flag. */
+bool
+take_place(std::span<const std::uint8_t> &rest, response_head &head)
+{
+    std::span<const std::uint8_t> length;
+
+    return take(rest, sizeof(std::uint16_t), length)
+           && take_text(rest, get_little_endian<std::uint16_t>(length.data()),
+                        head.place)
+           && !head.place.empty();
 }
 
 

@@ -11,7 +11,8 @@ namespace idempotency {
  * The stored form of a response, version 1.  All integers are little-endian.
  *
  *     u8   version
- *     u8   flags: 1 the Location line was nginx's own (headers_out.location)
+ *     u8   flags: 1 the Location line was nginx's own (headers_out.location),
+ *          2 there is a place
  *     u16  status
  *     u16  length of the content type without its parameters
  *     u16  number of header fields
@@ -23,6 +24,7 @@ namespace idempotency {
  *     i64  Last-Modified time, -1: none
  *     u64  length of the body
  *     status line, content type, charset
+ *     u16  length of the place, and the place; only with the flag
  *     header fields, each: u16 name length, u32 value length, name, value
  *     body
  *     trailer fields, as header fields
@@ -40,6 +42,9 @@ struct response_head {
     std::string_view status_line;
     std::string_view content_type;
     std::string_view charset;
+
+    /* Where the request was admitted, if not where its gate stood. */
+    std::string_view place;
 };
 
 

@@ -39,10 +39,13 @@ constexpr std::array<row, stage_count> table = {{
     {"ready", to({claiming, parked, passed, refused, failed})},
 
     {"claiming", to({answered})},
-    {"answered", to({parked, running, passed, replayed, refused})},
+    {"answered", to({parked, running, passed, walking, replayed, refused})},
 
     /* Woken up to ask the store, or told what another one has learned. */
     {"parked", to({ready, answered})},
+
+    /* A replay that is handed out elsewhere; there, or not at all. */
+    {"walking", to({replayed, refused})},
 
     {"running", to({settling})},
     {"settling", to({settled})},

@@ -13,6 +13,7 @@ enum class stage : std::uint8_t {
     claiming, /* the store has not answered yet */
     answered, /* the store has answered */
     parked,   /* another request runs the same key, this one waits */
+    walking,  /* sent to the location that admitted the first request */
     running,  /* the request owns the record and runs */
     settling, /* the run has ended, its outcome is on its way to the store */
     settled,  /* the run has ended, and the store has its outcome */
@@ -22,7 +23,7 @@ enum class stage : std::uint8_t {
     failed,   /* an internal error: it may not run */
 };
 
-inline constexpr std::size_t stage_count = 13;
+inline constexpr std::size_t stage_count = 14;
 
 
 /* Whether a request may go from one stage to the other in one step. */

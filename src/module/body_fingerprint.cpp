@@ -160,7 +160,7 @@ start_hash(context &ctx, body_kind kind)
 {
     start_fingerprint(ctx.body.hash,
                       {view(ctx.method), view(ctx.path), view(ctx.arguments)},
-                      kind);
+                      ctx.admitted, kind);
 }
 
 

@@ -19,6 +19,7 @@ enum class not_kept : std::uint8_t {
     incomplete,
     subrequest_output,
     discarded, /* the application asked for that */
+    elsewhere, /* a location admitted the run where no retry can be led */
     no_memory,
 };
 

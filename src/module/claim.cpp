@@ -1,7 +1,6 @@
 #include "module/claim.h"
 
 #include "module/context.h"
-#include "module/replay.h"
 
 #include <openssl/rand.h>
 
@@ -181,7 +180,7 @@ meet_record(context &ctx)
         return pass(ctx, status::replay);
     }
 
-    return replay(ctx);
+    return replay_in_place(ctx);
 }
 
 

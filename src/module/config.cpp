@@ -147,22 +147,6 @@ check_lease(ngx_conf_t *cf, const location_conf *conf)
 }
 
 
-/* recursive_error_pages on; error_page 403 = @page; */
-bool
-has_traceless_page(ngx_conf_t *cf)
-{
-    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
-        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
-    auto pages = elements<ngx_http_err_page_t>(core->error_pages);
-
-    return core->recursive_error_pages
-           && std::any_of(pages.begin(), pages.end(),
-                          [](const ngx_http_err_page_t &page) {
-                              return page.overwrite == 0;
-                          });
-}
-
-
 char *
 merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
 {
@@ -254,6 +238,44 @@ init_main_conf(ngx_conf_t *cf, void *conf)
 
 
 void *
+create_server_conf(ngx_conf_t *cf)
+{
+    auto *conf = make<server_conf>(cf->pool);
+
+    if (conf == nullptr
+        || ngx_array_init(&conf->names, cf->pool, 2, sizeof(ngx_str_t))
+               != NGX_OK)
+    {
+        return nullptr;
+    }
+
+    return conf;
+}
+
+
+ngx_int_t
+keep_server_names(ngx_conf_t *cf)
+{
+    auto *main = static_cast<ngx_http_core_main_conf_t *>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+
+    for (auto *server : elements<ngx_http_core_srv_conf_t *>(&main->servers)) {
+        auto *conf = static_cast<server_conf *>(
+            server->ctx->srv_conf[ngx_http_idempotency_module.ctx_index]);
+
+        for (auto &name :
+             elements<ngx_http_server_name_t>(&server->server_names)) {
+            if (!append(&conf->names, name.name)) {
+                return NGX_ERROR;
+            }
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+void *
 create_location_conf(ngx_conf_t *cf)
 {
     auto *conf = make<location_conf>(cf->pool);
@@ -264,7 +286,7 @@ create_location_conf(ngx_conf_t *cf)
 
     conf->store = unset<named_store>();
     conf->scope = unset<ngx_array_t>();
-    conf->scope_route = NGX_CONF_UNSET;
+    conf->scope_route = NGX_CONF_UNSET_UINT;
     conf->keys = unset<ngx_array_t>();
     conf->key_min = NGX_CONF_UNSET_SIZE;
     conf->key_max = NGX_CONF_UNSET_SIZE;
@@ -311,7 +333,8 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->line = prev->line;
     }
 
-    ngx_conf_merge_value(conf->scope_route, prev->scope_route, 1);
+    ngx_conf_merge_uint_value(conf->scope_route, prev->scope_route,
+                              whole_route);
     ngx_conf_merge_size_value(conf->key_min, prev->key_min, 1);
     ngx_conf_merge_size_value(conf->key_max, prev->key_max, 255);
     ngx_conf_merge_uint_value(conf->key_uuid, prev->key_uuid, 0);
@@ -348,14 +371,6 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (merge_lists(cf, prev, conf) != NGX_CONF_OK) {
         return failed;
-    }
-
-    if (has_traceless_page(cf)) {
-        auto *main = static_cast<main_conf *>(
-            ngx_http_conf_get_module_main_conf(cf,
-                                               ngx_http_idempotency_module));
-
-        main->traceless_pages = true;
     }
 
     if (check_lease(cf, conf) != NGX_CONF_OK) {

@@ -31,7 +31,12 @@ struct guarded_upstream {
 struct main_conf {
     ngx_array_t stores;    /* named_store * */
     ngx_array_t upstreams; /* guarded_upstream, sorted by address */
-    bool traceless_pages;  /* see page_of() */
+};
+
+
+/* nginx forgets the names of a server when the configuration is read. */
+struct server_conf {
+    ngx_array_t names; /* ngx_str_t */
 };
 
 
@@ -46,6 +51,14 @@ struct key_source {
 inline constexpr std::size_t scope_limit = 16;
 
 
+/* The parts of a route, as bits. */
+inline constexpr ngx_uint_t route_host = 1;
+inline constexpr ngx_uint_t route_port = 2;
+inline constexpr ngx_uint_t route_method = 4;
+inline constexpr ngx_uint_t route_path = 8;
+inline constexpr ngx_uint_t whole_route = 15;
+
+
 enum class fingerprint_mode : ngx_uint_t { automatic, raw, off };
 
 
@@ -54,9 +67,9 @@ struct location_conf {
     ngx_str_t file;     /* where that was said */
     ngx_uint_t line;
 
-    ngx_array_t *scope; /* ngx_http_complex_value_t */
-    ngx_flag_t scope_route;
-    ngx_array_t *keys; /* key_source */
+    ngx_array_t *scope;     /* ngx_http_complex_value_t */
+    ngx_uint_t scope_route; /* bits */
+    ngx_array_t *keys;      /* key_source */
     std::size_t key_min;
     std::size_t key_max;
     ngx_uint_t key_uuid;
@@ -115,8 +128,12 @@ bool has_error_page(const ngx_http_core_loc_conf_t *core, ngx_uint_t status);
 
 outcome_rules rules_of(const location_conf *conf);
 
+/* Called when all servers are known. */
+ngx_int_t keep_server_names(ngx_conf_t *cf);
+
 void *create_main_conf(ngx_conf_t *cf);
 char *init_main_conf(ngx_conf_t *cf, void *conf);
+void *create_server_conf(ngx_conf_t *cf);
 void *create_location_conf(ngx_conf_t *cf);
 char *merge_location_conf(ngx_conf_t *cf, void *parent, void *child);
 

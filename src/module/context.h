@@ -18,6 +18,7 @@ namespace idempotency {
 enum class status : std::uint8_t {
     none,
     bypass,
+    unscoped,
     fresh,
     replay,
     in_progress,
@@ -47,6 +48,8 @@ struct context {
     ngx_str_t path; /* undecoded, without arguments */
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
+    admission admitted;
+    bool named; /* claim.own.name is set */
     bool grpc;
     time_t expires; /* Unix time; 0: not known; -1: never */
 

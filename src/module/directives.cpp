@@ -295,9 +295,8 @@ ngx_command_t commands[] = {
     {ngx_string("idempotency_scope"), anywhere | NGX_CONF_1MORE, set_scope,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
 
-    {ngx_string("idempotency_scope_route"), anywhere | NGX_CONF_FLAG,
-     ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
-     offsetof(location_conf, scope_route), nullptr},
+    {ngx_string("idempotency_scope_route"), anywhere | NGX_CONF_1MORE,
+     set_scope_route, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
 
     {ngx_string("idempotency_key"), anywhere | NGX_CONF_1MORE, set_key,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},

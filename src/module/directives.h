@@ -66,6 +66,7 @@ store *open_redis_store(ngx_conf_t *cf, const ngx_str_t &name,
 
 /* key_directives.cpp */
 setter set_scope;
+setter set_scope_route;
 setter set_key;
 setter set_key_length;
 setter set_methods;

@@ -90,6 +90,11 @@ send_successor(context &ctx)
 
     verdict v = judge(answer.state, answer.same_fingerprint);
 
+    if (v == verdict::replay && !is_own_place(ctx)) {
+        ctx.claim.answer.response = {};
+        v = verdict::not_kept;
+    }
+
     if (v == verdict::replay) {
         return send_replay(ctx);
     }
@@ -227,7 +232,12 @@ record_of(context &ctx)
 {
     const app_word &word = ctx.run.evidence.word;
     std::uint64_t summary_ttl = ttl_without_response(rules_of(ctx.conf).ttl);
-    pieces summary = {&ctx.capture.summary, 1};
+    pieces summary;
+
+    if (!ctx.capture.summary.empty()) {
+        summary = {&ctx.capture.summary, 1};
+    }
+
     pieces response = response_to_keep(ctx);
 
     if (word.has_ttl) {
@@ -254,6 +264,11 @@ response_to_keep(context &ctx)
 
     if (ctx.ending.how.end != ending::completed) {
         not_to_keep(ctx, not_kept::discarded);
+        return {};
+    }
+
+    /* Not even its status is to be shown. */
+    if (ctx.run.place.lost) {
         return {};
     }
 

@@ -1,5 +1,6 @@
 #include "module/gate.h"
 
+#include "module/admission.h"
 #include "module/context.h"
 #include "module/headers.h"
 #include "module/key.h"
@@ -133,6 +134,8 @@ go_on(context &ctx)
 
     case stage::running: return enter_again(ctx);
 
+    case stage::walking: return arrive(ctx);
+
     /* nginx refused the body, and an error page has brought it back. */
     case stage::reading: note_refused_body(ctx, 0); return stop_or_pass(ctx);
 
@@ -190,6 +193,7 @@ enter(ngx_http_request_t *r, const location_conf *conf)
 
     ctx->method = r->method_name;
     ctx->uri = r->uri;
+    ctx->admitted = admitted_by(r);
     ctx->grpc = r->headers_in.content_type != nullptr
                 && is_grpc_type(view(r->headers_in.content_type->value));
     split_target(*ctx);
@@ -320,12 +324,12 @@ ngx_int_t
 handle_empty_scope(context &ctx)
 {
     if (ctx.conf->required) {
-        return refuse(ctx, {status::invalid, error_code::scope_missing});
+        return refuse(ctx, {status::unscoped, error_code::scope_missing});
     }
 
     warn_of_empty_scope(ctx.request->connection->log);
 
-    return pass(ctx, status::bypass);
+    return pass(ctx, status::unscoped);
 }
 
 
@@ -346,7 +350,7 @@ warn_of_empty_scope(ngx_log_t *log)
     ngx_log_error(
         NGX_LOG_WARN, log, 0,
         "idempotency: request has a key but runs unprotected, because "
-        "all values of \"idempotency_scope\" are empty; further "
+        "a value of \"idempotency_scope\" is empty; further "
         "requests are not logged for 60 s");
 }
 

@@ -27,6 +27,8 @@ constexpr const char *reasons[] = {
     "it is incomplete",
     "a subrequest wrote a part of it",
     "the application asked to discard it",
+    "its content handler sent the request on more than once, or to a "
+    "location that answered before access control had ended",
     "there was no memory for it",
 };
 
@@ -57,6 +59,10 @@ bool is_kept_field(const location_conf *conf, const ngx_table_elt_t &h);
 bool
 keep_header(context &ctx)
 {
+    if (!has_known_place(ctx)) {
+        not_to_keep(ctx, not_kept::elsewhere);
+    }
+
     return encode_summary(ctx) && encode_header(ctx);
 }
 
@@ -137,6 +143,7 @@ no_content(context &ctx)
 {
     response_head head;
     head.status = NGX_HTTP_NO_CONTENT;
+    head.place = view(ctx.run.place.place);
 
     auto part = make_array<piece>(ctx.request->pool, 1);
     auto bytes = make_array<std::uint8_t>(ctx.request->pool,
@@ -192,11 +199,18 @@ log_not_kept(const context &ctx)
 
 namespace {
 
-/* Status and Location: what a client is told of a response that is gone.
+/*
+ * Status and Location: what a client is told of a response that is gone.  That
+ * is told where the gate stands, so only if that location has admitted it.
  */
 bool
 encode_summary(context &ctx)
 {
+    if (!is_at_home(ctx)) {
+        ctx.capture.summary = {};
+        return true;
+    }
+
     ngx_http_request_t *r = ctx.request;
     ngx_table_elt_t *target = nullptr;
     response_head head;
@@ -240,6 +254,9 @@ encode_header(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
     response_head head = describe(r);
+
+    head.place = view(ctx.run.place.place);
+
     fields_size size = measure_fields(ctx.conf, r->headers_out.headers);
 
     /* A response that cannot be put down is passed on and not kept. */

@@ -21,7 +21,9 @@ key_found key_from_value(ngx_http_request_t *r, key_source &source,
 key_found key_from_body(context &ctx, const key_source &source,
                         std::string_view &key);
 std::string_view host_of(ngx_http_request_t *r);
-std::string_view page_of(ngx_http_request_t *r);
+bool read_scope(context &ctx, std::span<std::string_view> values);
+bool route_of(context &ctx, route &where);
+ngx_str_t port_of(ngx_http_request_t *r);
 
 }
 
@@ -66,36 +68,29 @@ has_key(ngx_http_request_t *r, const location_conf *conf)
 naming
 name_record(context &ctx)
 {
-    ngx_http_request_t *r = ctx.request;
-    const location_conf *conf = ctx.conf;
-    std::array<std::string_view, scope_limit> values;
-    std::size_t count = 0;
-    bool empty = true;
+    std::array<std::string_view, scope_limit> room;
+    auto scope = std::span(room).first(ctx.conf->scope->nelts);
+    route where;
 
-    for (auto &source : elements<ngx_http_complex_value_t>(conf->scope)) {
-        ngx_str_t value;
+    if (!read_scope(ctx, scope)) {
+        return naming::failed;
+    }
 
-        if (ngx_http_complex_value(r, &source, &value) != NGX_OK) {
-            return naming::failed;
+    /* One value that is missing is a caller who is not known. */
+    for (std::string_view value : scope) {
+        if (value.empty()) {
+            return naming::scope_empty;
         }
-
-        values[count++] = view(value);
-        empty = empty && value.len == 0;
     }
 
-    if (count != 0 && empty) {
-        return naming::scope_empty;
-    }
-
-    route where = {host_of(r), view(ctx.method), view(ctx.path)};
-
-    if (!record_name(ctx.body.hash, {values.data(), count},
-                     conf->scope_route ? &where : nullptr, page_of(r),
-                     view(ctx.key), ctx.claim.own.name))
+    if (!route_of(ctx, where)
+        || !record_name(ctx.body.hash, scope, where, view(ctx.key),
+                        ctx.claim.own.name))
     {
         return naming::failed;
     }
 
+    ctx.named = true;
     return naming::done;
 }
 
@@ -224,6 +219,58 @@ key_from_body(context &ctx, const key_source &source, std::string_view &key)
 }
 
 
+bool
+read_scope(context &ctx, std::span<std::string_view> values)
+{
+    auto sources = elements<ngx_http_complex_value_t>(ctx.conf->scope);
+
+    for (std::size_t i = 0; i < sources.size(); i++) {
+        ngx_str_t value;
+
+        if (ngx_http_complex_value(ctx.request, &sources[i], &value) != NGX_OK)
+        {
+            return false;
+        }
+
+        values[i] = view(value);
+    }
+
+    return true;
+}
+
+
+bool
+route_of(context &ctx, route &where)
+{
+    ngx_uint_t parts = ctx.conf->scope_route;
+
+    if ((parts & route_host) != 0) {
+        where.host = host_of(ctx.request);
+    }
+
+    if ((parts & route_port) != 0) {
+        ngx_str_t port = port_of(ctx.request);
+
+        if (port.data == nullptr) {
+            return false;
+        }
+
+        where.port = view(port);
+    }
+
+    if ((parts & route_method) != 0) {
+        where.method = view(ctx.method);
+    }
+
+    if ((parts & route_path) != 0) {
+        where.path = view(ctx.path);
+    }
+
+    return true;
+}
+
+
+/* As $host has it. */
 std::string_view
 host_of(ngx_http_request_t *r)
 {
@@ -239,24 +286,21 @@ host_of(ngx_http_request_t *r)
 
 
 /*
- * An error page must not be a back door: a client that was refused and is
- * answered by an application of its own there has keys of its own there too.
- * nginx leaves no trace of an error page that hides the status and may lead to
- * further ones; where such are in use, all that is redirected is kept apart.
+ * Of the socket that nginx listens on: the client cannot choose it by a
+ * header.  A Unix socket has its path instead.  No data: no memory.
  */
-std::string_view
-page_of(ngx_http_request_t *r)
+ngx_str_t
+port_of(ngx_http_request_t *r)
 {
-    auto *main = static_cast<main_conf *>(
-        ngx_http_get_module_main_conf(r, ngx_http_idempotency_module));
+    ngx_listening_t *listening = r->connection->listening;
 
-    if (r->error_page || r->err_status != 0
-        || (r->internal && main->traceless_pages))
-    {
-        return view(core_location(r)->name);
+    if (listening->sockaddr->sa_family == AF_UNIX) {
+        return listening->addr_text;
     }
 
-    return {};
+    return format(
+        r->pool, NGX_INT_T_LEN, "%ui",
+        static_cast<ngx_uint_t>(ngx_inet_get_port(listening->sockaddr)));
 }
 
 }

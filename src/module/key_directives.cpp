@@ -102,6 +102,34 @@ parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
     return NGX_CONF_OK;
 }
 
+
+struct route_part {
+    std::string_view name;
+    ngx_uint_t bit;
+};
+
+
+constexpr route_part route_parts[] = {
+    {"host", route_host},
+    {"port", route_port},
+    {"method", route_method},
+    {"path", route_path},
+};
+
+
+/* 0: there is no such part. */
+ngx_uint_t
+part_by_name(std::string_view name)
+{
+    for (const route_part &part : route_parts) {
+        if (part.name == name) {
+            return part.bit;
+        }
+    }
+
+    return 0;
+}
+
 }
 
 
@@ -154,6 +182,52 @@ set_scope(ngx_conf_t *cf, ngx_command_t *, void *data)
         if (!compile(cf, text, value) || !append(conf->scope, value)) {
             return failed;
         }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+set_scope_route(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    auto values = arguments(cf);
+    std::string_view first = view(values[0]);
+
+    if (conf->scope_route != NGX_CONF_UNSET_UINT) {
+        return duplicate;
+    }
+
+    if (values.size() == 1 && (first == "on" || first == "off")) {
+        conf->scope_route = first == "on" ? whole_route : 0;
+        return NGX_CONF_OK;
+    }
+
+    conf->scope_route = 0;
+
+    for (ngx_str_t &value : values) {
+        ngx_uint_t part = part_by_name(view(value));
+
+        if (part == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid value \"%V\" in "
+                               "\"idempotency_scope_route\" directive, write "
+                               "\"on\", \"off\", or one or more of \"host\", "
+                               "\"port\", \"method\", \"path\"",
+                               &value);
+            return failed;
+        }
+
+        if ((conf->scope_route & part) != 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate part \"%V\" in "
+                               "\"idempotency_scope_route\" directive",
+                               &value);
+            return failed;
+        }
+
+        conf->scope_route |= part;
     }
 
     return NGX_CONF_OK;

@@ -94,7 +94,9 @@ add_to_nginx(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    if (add_gate(cf) != NGX_OK || guard_upstreams(cf, main) != NGX_OK) {
+    if (add_gate(cf) != NGX_OK || guard_upstreams(cf, main) != NGX_OK
+        || keep_server_names(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -165,8 +167,8 @@ ngx_http_module_t http_module = {
     create_main_conf, /* create main configuration */
     init_main_conf,   /* init main configuration */
 
-    nullptr, /* create server configuration */
-    nullptr, /* merge server configuration */
+    create_server_conf, /* create server configuration */
+    nullptr,            /* merge server configuration */
 
     create_location_conf, /* create location configuration */
     merge_location_conf,  /* merge location configuration */

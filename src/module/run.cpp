@@ -36,6 +36,7 @@ start_run(context &ctx)
         in.if_unmodified_since = nullptr;
     }
 
+    start_place(ctx);
     start_renewal(ctx);
     start_noting_copies(ctx, false);
     wrap_content_handler(ctx);
@@ -58,6 +59,7 @@ enter_again(context &ctx)
     evidence_state &known = ctx.run.evidence;
     bool redirected = application_redirected(ctx);
 
+    note_place(ctx, redirected || known.delegated);
     start_noting_copies(ctx, true);
 
     if (redirected) {

@@ -4,6 +4,7 @@
 #include "module/evidence.h"
 #include "module/lease.h"
 #include "module/peers.h"
+#include "module/place.h"
 #include "module/subrequests.h"
 #include "ngx.h"
 
@@ -22,6 +23,7 @@ struct run_state {
     subrequest_state subrequests;
     client_state client;
     evidence_state evidence;
+    place_state place;
 };
 
 

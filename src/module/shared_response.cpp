@@ -10,7 +10,7 @@ struct shared_response {
     std::size_t size;
     shared_response *next; /* in its row, see rows */
     bool listed;
-    digest name;
+    record_id name;
 
     std::uint8_t *bytes()
     {
@@ -29,9 +29,9 @@ constexpr std::size_t worth_sharing = 8 * 1024;
 /* Those of this worker that replays use now, by a byte of their names. */
 shared_response *rows[256];
 
-shared_response *find(const digest &name,
+shared_response *find(const record_id &name,
                       std::span<const std::uint8_t> response);
-void enlist(shared_response *response, const digest &name);
+void enlist(shared_response *response, const record_id &name);
 void strike(shared_response *response);
 bool is_user(ngx_http_request_t *r, const std::uint8_t *bytes);
 void end_use(void *data);
@@ -72,7 +72,7 @@ use_response(ngx_http_request_t *r, shared_response *response)
 
 
 std::span<const std::uint8_t>
-share_response(ngx_http_request_t *r, const digest &name,
+share_response(ngx_http_request_t *r, const record_id &name,
                std::span<const std::uint8_t> response)
 {
     if (response.size() < worth_sharing || is_user(r, response.data())) {
@@ -127,7 +127,7 @@ namespace {
 
 /* Of one name there may be two, if a record has expired meanwhile. */
 shared_response *
-find(const digest &name, std::span<const std::uint8_t> response)
+find(const record_id &name, std::span<const std::uint8_t> response)
 {
     shared_response *s = rows[name[0]];
 
@@ -142,7 +142,7 @@ find(const digest &name, std::span<const std::uint8_t> response)
 
 
 void
-enlist(shared_response *response, const digest &name)
+enlist(shared_response *response, const record_id &name)
 {
     shared_response *&row = rows[name[0]];
 

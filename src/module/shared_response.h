@@ -26,7 +26,7 @@ std::span<const std::uint8_t> use_response(ngx_http_request_t *r,
  * clients that read slowly hold one copy of a response in each worker.
  */
 std::span<const std::uint8_t>
-share_response(ngx_http_request_t *r, const digest &name,
+share_response(ngx_http_request_t *r, const record_id &name,
                std::span<const std::uint8_t> response);
 
 void drop_response(shared_response *response);

@@ -7,7 +7,7 @@ namespace idempotency {
 namespace {
 
 constexpr std::string_view status_names[] = {
-    "-",      "BYPASS",  "NEW",      "REPLAY",  "IN_PROGRESS",
+    "-",      "BYPASS",  "UNSCOPED", "NEW",     "REPLAY",      "IN_PROGRESS",
     "REUSED", "UNKNOWN", "NOT_KEPT", "INVALID", "STORE_ERROR",
 };
 
@@ -97,6 +97,19 @@ get_key(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
     }
 
     return found(v, view(ctx->key));
+}
+
+
+ngx_int_t
+get_id(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
+{
+    context *ctx = find_context(r->main);
+
+    if (ctx == nullptr || !ctx->named) {
+        return not_found(v);
+    }
+
+    return found_hex(r, v, ctx->claim.own.name);
 }
 
 
@@ -211,6 +224,7 @@ variable variables[] = {
     {ngx_string("idempotency_status"), get_status},
     {ngx_string("idempotency_error"), get_error},
     {ngx_string("idempotency_key"), get_key},
+    {ngx_string("idempotency_id"), get_id},
     {ngx_string("idempotency_fingerprint"), get_fingerprint},
     {ngx_string("idempotency_age"), get_age},
     {ngx_string("idempotency_expires"), get_expires},

@@ -108,7 +108,7 @@ end_group(wait_group *group)
 
 
 ngx_queue_t *
-groups_near(const digest &name)
+groups_near(const record_id &name)
 {
     std::uint64_t word;
 

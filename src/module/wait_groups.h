@@ -21,7 +21,7 @@ struct wait_group {
     ngx_queue_t link;
     ngx_queue_t waiters;
     context *asker; /* asks the store, or runs */
-    digest name;
+    record_id name;
     digest fingerprint;
     const location_conf *conf;
     claim_answer last; /* the pending record as it was met */
@@ -44,13 +44,13 @@ wait_group *make_group(const context &ctx, ngx_event_handler_pt poll);
 void end_group(wait_group *group);
 
 /* Below each_group(): where the groups of a record are, among others. */
-ngx_queue_t *groups_near(const digest &name);
+ngx_queue_t *groups_near(const record_id &name);
 
 
 /* The call may not end a group. */
 template <class F>
 void
-each_group(const digest &name, F call)
+each_group(const record_id &name, F call)
 {
     ngx_queue_t *bucket = groups_near(name);
 

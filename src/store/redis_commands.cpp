@@ -36,10 +36,10 @@ private:
 };
 
 
-/* prefix + 64 hexadecimal digits */
+/* prefix + 32 hexadecimal digits */
 class key_name {
 public:
-    key_name(const ngx_str_t &prefix, const digest &name)
+    key_name(const ngx_str_t &prefix, const record_id &name)
     {
         u_char *p = ngx_cpymem(text_, prefix.data, prefix.len);
 
@@ -53,7 +53,7 @@ public:
     }
 
 private:
-    u_char text_[longest_prefix + 2 * sizeof(digest)];
+    u_char text_[longest_prefix + 2 * sizeof(record_id)];
     u_char *end_;
 };
 

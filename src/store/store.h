@@ -1,6 +1,7 @@
 #pragma once
 
 #include "contract/digest.h"
+#include "contract/key.h"
 #include "contract/outcome.h"
 #include "contract/verdict.h"
 
@@ -14,7 +15,7 @@ using token = std::array<std::uint8_t, 16>;
 
 
 struct claim {
-    digest name;
+    record_id name;
     digest fingerprint;
     token owner;
     std::uint64_t lease; /* milliseconds without a renewal */
@@ -58,7 +59,7 @@ using pieces = std::span<const std::span<const std::uint8_t>>;
 
 /* Which record, and by what right. */
 struct ownership {
-    digest name;
+    record_id name;
     token owner;
     std::uint64_t lease = 0; /* milliseconds */
 

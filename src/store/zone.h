@@ -104,7 +104,7 @@ private:
     struct record {
         std::uint32_t next_in_bucket;
         std::uint32_t heap_position;
-        digest name;
+        record_id name;
         digest fingerprint;
         version versions[2];
         std::uint8_t active; /* which of the two counts */
@@ -152,13 +152,13 @@ private:
                              Edit edit);
 
     /* Records and the buckets they are found in: zone_records.cpp */
-    std::uint32_t find(const digest &name);
+    std::uint32_t find(const record_id &name);
     std::uint32_t find_owned(const ownership &whose, std::uint64_t now);
     void create(const idempotency::claim &c, std::uint64_t now);
     void update(std::uint32_t index, const version &next);
     void switch_version(std::uint32_t index, const version &next);
     void erase(std::uint32_t index);
-    std::uint32_t &bucket_of(const digest &name);
+    std::uint32_t &bucket_of(const record_id &name);
     void add_to_bucket(std::uint32_t index);
     void remove_from_bucket(std::uint32_t index);
 

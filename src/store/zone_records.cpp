@@ -5,7 +5,7 @@
 namespace idempotency {
 
 std::uint32_t
-zone::find(const digest &name)
+zone::find(const record_id &name)
 {
     std::uint32_t index = bucket_of(name);
 
@@ -114,7 +114,7 @@ zone::erase(std::uint32_t index)
 
 /* The seed is secret, so nobody can choose keys that share a bucket. */
 std::uint32_t &
-zone::bucket_of(const digest &name)
+zone::bucket_of(const record_id &name)
 {
     std::uint64_t word;
 

@@ -181,6 +181,8 @@ sub http_conf ($self, $instance) {
         access_log $self->{access_log};
         client_body_buffer_size 16k;
         idempotency on;
+        # The hosts listen on ports of their own.
+        idempotency_scope_route host method path;
         add_header X-Life $life always;
         add_header X-Worker \$pid always;
         proxy_http_version 1.1;

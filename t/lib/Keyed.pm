@@ -294,6 +294,7 @@ sub start_nginx ($lines, %opt) {
     my $pass = 'proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;';
     return Nginx->start(%opt, http => <<"CONF");
     idempotency_scope none;
+    idempotency_scope_route host method path;
     proxy_set_header X-Attempt \$idempotency_attempt;
     proxy_set_header X-Token \$idempotency_token;
     add_header X-Fingerprint \$idempotency_fingerprint always;

@@ -55,6 +55,7 @@ sub redis_conf ($url, $params = '', $lines = '', $servers = '') {
     return <<"CONF";
     idempotency_store default $url $params;
     idempotency_scope none;
+    idempotency_scope_route host method path;
     $lines
     # Else a worker that quits waits for clients to hang up.
     lingering_close off;

@@ -37,11 +37,12 @@ finished(hasher &hash)
 
 
 std::string
-fingerprint(const request_line &line, body_kind kind, std::string_view body)
+fingerprint(const request_line &line, body_kind kind, std::string_view body,
+            const admission &how = {})
 {
     hasher hash;
 
-    start_fingerprint(hash, line, kind);
+    start_fingerprint(hash, line, how, kind);
     hash.bytes(body.data(), body.size());
 
     return finished(hash);
@@ -184,12 +185,14 @@ TEST_CASE("digest: the life of a hasher", "[digest]")
 
 TEST_CASE("fingerprint: the bytes that are hashed", "[digest]")
 {
+    const admission by_other_way = {false, false, '@', "@app"};
+
     CHECK(
         fingerprint({"POST", "/pay", "a=1"}, body_kind::raw, "{\"amount\":1}")
-        == "1eeb8948b3139a4c234da1547b8c27b861d8ceeebad2a3ec1ef2cf8e3ce6a485");
+        == "494984cdb29b0d5d6f1f8ee4bf5e631fe9c4469d778f7f1086487cec5c8ff662");
     CHECK(
-        fingerprint({"POST", "/pay", ""}, body_kind::none, "")
-        == "e652dda0c81f4371c7c0cad08a9e65657c3c45ff48e973c71d21396a88f0b551");
+        fingerprint({"POST", "/pay", ""}, body_kind::none, "", by_other_way)
+        == "557ff8ce3815a1ec4432e9e1a410a8a060a13f9934fe7ec5d67a389278a5f8ab");
 }
 
 
@@ -199,8 +202,16 @@ TEST_CASE("fingerprint: different requests differ", "[digest]")
         request_line line;
         body_kind kind;
         std::string_view body;
+        admission how = {};
     } rows[] = {
         {{"POST", "/a", ""}, body_kind::raw, ""},
+        {{"POST", "/a", ""}, body_kind::raw, "", {false, true, 0, ""}},
+        {{"POST", "/a", ""}, body_kind::raw, "", {true, false, 'p', ""}},
+        {{"POST", "/a", ""}, body_kind::raw, "", {true, false, 'p', "/b"}},
+        {{"POST", "/a", ""}, body_kind::raw, "", {true, false, '=', "/b"}},
+        {{"POST", "/a", ""}, body_kind::raw, "", {true, false, '@', "@b"}},
+        {{"POST", "/a", ""}, body_kind::raw, "b", {true, false, '@', "@"}},
+        {{"POST", "/a", "@b"}, body_kind::raw, ""},
         {{"PUT", "/a", ""}, body_kind::raw, ""},
         {{"POST", "/A", ""}, body_kind::raw, ""},
         {{"POST", "/%61", ""}, body_kind::raw, ""},
@@ -215,7 +226,7 @@ TEST_CASE("fingerprint: different requests differ", "[digest]")
     std::set<std::string> seen;
 
     for (const auto &row : rows) {
-        seen.insert(fingerprint(row.line, row.kind, row.body));
+        seen.insert(fingerprint(row.line, row.kind, row.body, row.how));
     }
 
     CHECK(seen.size() == std::size(rows));

@@ -456,81 +456,80 @@ TEST_CASE("record name: the bytes that are hashed", "[key]")
 {
     /* Python's hashlib, as in digest.cpp */
 
-    const digest on_route = {
-        0xbd, 0xd7, 0x63, 0x9b, 0xf1, 0xfe, 0xcf, 0x10, 0xf4, 0xdf, 0x6b,
-        0xc9, 0x50, 0xc3, 0xbf, 0x7b, 0x75, 0x23, 0x0b, 0x23, 0xfc, 0x1b,
-        0x87, 0x71, 0xa1, 0xd7, 0x91, 0xf1, 0x8b, 0xda, 0x26, 0xad,
+    const record_id on_route = {
+        0xa0, 0xfc, 0xc7, 0x27, 0xd8, 0x7f, 0x83, 0xe2,
+        0xea, 0x2d, 0xa9, 0x48, 0xd6, 0xf2, 0x4a, 0x88,
     };
-    const digest anywhere = {
-        0xad, 0xcc, 0xfd, 0x4a, 0x7d, 0xc7, 0xc6, 0x89, 0x1d, 0x28, 0x93,
-        0x8c, 0x2b, 0x96, 0x59, 0x2a, 0x4e, 0x0a, 0xfe, 0x33, 0xbc, 0x00,
-        0x9b, 0xf9, 0x24, 0x33, 0x58, 0xa7, 0xc4, 0x0f, 0x31, 0xe0,
+    const record_id anywhere = {
+        0xa7, 0xd2, 0x70, 0x02, 0x6d, 0xdf, 0xb9, 0x20,
+        0x67, 0x4d, 0x3b, 0xce, 0x01, 0xab, 0x54, 0x1c,
     };
     const std::string_view scope[] = {"alice", ""};
-    const route where = {"example.com", "POST", "/pay"};
+    const route where = {"example.com", "443", "POST", "/pay"};
     hasher hash;
-    digest name;
+    record_id name;
 
-    REQUIRE(record_name(hash, scope, &where, "", "k-1", name));
+    REQUIRE(record_name(hash, scope, where, "k-1", name));
     CHECK(name == on_route);
 
-    REQUIRE(record_name(hash, {}, nullptr, "@page", "k-1", name));
+    REQUIRE(record_name(hash, {}, {}, "k-1", name));
     CHECK(name == anywhere);
 }
 
 
 TEST_CASE("record name: different owners, routes and keys differ", "[key]")
 {
+    constexpr auto any = std::nullopt;
+
     struct {
         std::vector<std::string_view> scope;
-        std::vector<std::string_view> where;
+        route where;
         std::string_view key;
-        std::string_view page = {};
     } rows[] = {
-        {{"alice"}, {"h", "POST", "/a"}, "k"},
-        {{"bob"}, {"h", "POST", "/a"}, "k"},
-        {{"Alice"}, {"h", "POST", "/a"}, "k"},
-        {{"alice"}, {"g", "POST", "/a"}, "k"},
-        {{"alice"}, {"h", "PUT", "/a"}, "k"},
-        {{"alice"}, {"h", "POST", "/b"}, "k"},
-        {{"alice"}, {"h", "POST", "/a"}, "K"},
-        {{"alice"}, {"h", "POST", "/a"}, "k", "@page"},
-        {{"alice"}, {"h", "POST", "/a@page"}, "k"},
-        {{"alice"}, {"h", "POST", "/a"}, "@pagek"},
-        {{"alice"}, {}, "k"},
-        {{}, {"h", "POST", "/a"}, "k"},
+        {{"alice"}, {"h", "80", "POST", "/a"}, "k"},
+        {{"bob"}, {"h", "80", "POST", "/a"}, "k"},
+        {{"Alice"}, {"h", "80", "POST", "/a"}, "k"},
+        {{"alice"}, {"g", "80", "POST", "/a"}, "k"},
+        {{"alice"}, {"h", "81", "POST", "/a"}, "k"},
+        {{"alice"}, {"h", "80", "PUT", "/a"}, "k"},
+        {{"alice"}, {"h", "80", "POST", "/b"}, "k"},
+        {{"alice"}, {"h", "80", "POST", "/a"}, "K"},
+        {{}, {"h", "80", "POST", "/a"}, "k"},
         {{}, {}, "k"},
         {{""}, {}, "k"},
         {{"", ""}, {}, "k"},
 
+        /* some parts of the route */
+        {{"alice"}, {}, "k"},
+        {{"alice"}, {any, "80", "POST", "/a"}, "k"},
+        {{"alice"}, {"h", any, "POST", "/a"}, "k"},
+        {{"alice"}, {"h", "80", any, "/a"}, "k"},
+        {{"alice"}, {"h", "80", "POST", any}, "k"},
+        {{"alice"}, {"h", any, any, any}, "k"},
+        {{"alice"}, {any, "h", any, any}, "k"},
+        {{"alice"}, {any, any, "h", any}, "k"},
+        {{"alice"}, {any, any, any, "h"}, "k"},
+        {{"alice"}, {"", any, any, any}, "k"},
+
         /* the same letters, other borders */
-        {{"ali", "ce"}, {"h", "POST", "/a"}, "k"},
-        {{"alice", ""}, {"h", "POST", "/a"}, "k"},
-        {{"", "alice"}, {"h", "POST", "/a"}, "k"},
-        {{"alice", "route"}, {"h", "POST", "/a"}, "k"},
-        {{"alice"}, {"hPOST", "", "/a"}, "k"},
-        {{"alice"}, {"h", "POST", ""}, "/ak"},
-        {{"alice"}, {"h", "POST", "/ak"}, ""},
+        {{"ali", "ce"}, {"h", "80", "POST", "/a"}, "k"},
+        {{"alice", ""}, {"h", "80", "POST", "/a"}, "k"},
+        {{"", "alice"}, {"h", "80", "POST", "/a"}, "k"},
+        {{"alice"}, {"h80", "", "POST", "/a"}, "k"},
+        {{"alice"}, {"h", "80", "POST", ""}, "/ak"},
+        {{"alice"}, {"h", "80", "POST", "/ak"}, ""},
 
         /* a scope that looks like a route */
-        {{"alice", "route", "h", "POST", "/a", "any"}, {}, "k"},
-        {{"alice", "any"}, {}, "k"},
+        {{"alice", "h", "80", "POST", "/a"}, {}, "k"},
     };
-    std::set<digest> seen;
+    std::set<record_id> seen;
 
     hasher hash;
 
     for (const auto &row : rows) {
-        route where;
-        digest name;
+        record_id name;
 
-        if (!row.where.empty()) {
-            where = {row.where[0], row.where[1], row.where[2]};
-        }
-
-        REQUIRE(record_name(hash, row.scope,
-                            row.where.empty() ? nullptr : &where, row.page,
-                            row.key, name));
+        REQUIRE(record_name(hash, row.scope, row.where, row.key, name));
         seen.insert(name);
     }
 

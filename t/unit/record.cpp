@@ -77,6 +77,7 @@ check_same(const response_head &a, const response_head &b)
     CHECK(a.status_line == b.status_line);
     CHECK(a.content_type == b.content_type);
     CHECK(a.charset == b.charset);
+    CHECK(a.place == b.place);
 }
 
 
@@ -132,6 +133,7 @@ opens(const bytes &in)
     read(reader.head().content_type.substr(0,
                                            reader.head().content_type_length));
     read(reader.head().charset);
+    read(reader.head().place);
     read(reader.body());
 
     while (reader.next_header(f)) {
@@ -166,6 +168,7 @@ usual()
     r.head.status_line = "201 Created";
     r.head.content_type = "application/json; v=1";
     r.head.charset = "utf-8";
+    r.head.place = "@app";
     r.headers = {{"Location", "/pay/7"}, {"X-Empty", ""}};
     r.body = "{\"amount\": 7}";
     r.trailers = {{"Digest", "abc"}};
@@ -202,6 +205,7 @@ TEST_CASE("record: round trip", "[record]")
 
         r.head.status_line = all;
         r.head.charset = all;
+        r.head.place = all;
         r.headers = {{all, all}};
         r.body = all;
         r.trailers = {{all, all}};
@@ -220,6 +224,7 @@ TEST_CASE("record: round trip", "[record]")
         r.head.status_line = widest;
         r.head.content_type = widest;
         r.head.charset = widest;
+        r.head.place = widest;
         r.headers = {{widest, widest + widest}};
         r.body = std::string(1 << 20, 'b');
         check_round_trip(r);
@@ -269,6 +274,7 @@ TEST_CASE("record: round trip", "[record]")
             std::string line = text(20);
             std::string type = text(40);
             std::string charset = text(8);
+            std::string place = text(8);
 
             r.head.status = static_cast<std::uint16_t>(random());
             r.head.own_location = random() % 2 == 0;
@@ -279,6 +285,7 @@ TEST_CASE("record: round trip", "[record]")
             r.head.content_type_length = static_cast<std::uint16_t>(
                 random() % (type.size() + 1));
             r.head.charset = charset;
+            r.head.place = place;
             r.body = text(300);
 
             for (unsigned n = random() % 6; n > 0; n--) {
@@ -320,6 +327,15 @@ TEST_CASE("record: the bytes of version 1", "[record]")
     };
 
     CHECK(written(r) == expected);
+
+    const bytes place = {2, 0, 'P', 'P'};
+    bytes longer = expected;
+
+    r.head.place = "PP";
+    longer[1] = 3;
+    longer.insert(longer.begin() + 46, place.begin(), place.end());
+
+    CHECK(written(r) == longer);
 }
 
 
@@ -381,6 +397,14 @@ TEST_CASE("record: what fits the form", "[record]")
         CHECK_FALSE(encodable(head));
     }
 
+    SECTION("place")
+    {
+        head.place = fits;
+        CHECK(encodable(head));
+        head.place = wide;
+        CHECK_FALSE(encodable(head));
+    }
+
     SECTION("field")
     {
         CHECK(encodable(field{}));
@@ -433,7 +457,7 @@ TEST_CASE("record: a head that lies", "[record]")
     } rows[] = {
         {"version 0", 0, {0}},
         {"version 2", 0, {2}},
-        {"an unknown flag", 1, {2}},
+        {"an unknown flag", 1, {4}},
         {"an unknown flag beside a known one", 1, {0x81}},
         {"plain type longer than the type", 4, {22, 0}},
         {"plain type much longer than the type", 4, {0xff, 0xff}},
@@ -454,15 +478,21 @@ TEST_CASE("record: a head that lies", "[record]")
         {"body of all there is", 32, bytes(8, 0xff)},
         {"body that wraps around", 32, {13, 0, 0, 0, 0, 0, 0, 0x80}},
 
-        /* the first header: 40 + 11 + 21 + 5 = 77 */
-        {"long name", 77, {0xff, 0xff}},
-        {"long value", 79, {0xff, 0xff, 0xff, 0xff}},
-        {"value of the sign's length", 79, {0, 0, 0, 0x80}},
+        /* the place: 40 + 11 + 21 + 5 = 77 */
+        {"no flag for the place", 1, {1}},
+        {"long place", 77, {0xff, 0xff}},
+        {"empty place", 77, {0, 0}},
+
+        /* the first header: 77 + 2 + 4 = 83 */
+        {"long name", 83, {0xff, 0xff}},
+        {"long value", 85, {0xff, 0xff, 0xff, 0xff}},
+        {"value of the sign's length", 85, {0, 0, 0, 0x80}},
     };
 
     const bytes whole = written(usual());
 
-    REQUIRE(whole[77] == 8);
+    REQUIRE(whole[77] == 4);
+    REQUIRE(whole[83] == 8);
 
     for (const auto &row : rows) {
         bytes in = whole;

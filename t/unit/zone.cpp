@@ -41,7 +41,7 @@ struct seen {
 };
 
 
-using view = std::map<digest, seen>;
+using view = std::map<record_id, seen>;
 
 }
 
@@ -202,13 +202,13 @@ struct zone_inspector {
         std::fill_n(z.heap(), z.block_count_, 2u);
     }
 
-    void cut_response(const digest &name)
+    void cut_response(const record_id &name)
     {
         z.block_at(z.current(z.find(name)).response).next = zone::none;
         z.dirty_ = 1;
     }
 
-    void share_response(const digest &from, const digest &with)
+    void share_response(const record_id &from, const record_id &with)
     {
         z.current(z.find(from)).response = z.current(z.find(with)).response;
         z.dirty_ = 1;
@@ -274,14 +274,14 @@ struct fixture {
 };
 
 
-digest
+record_id
 name_of(unsigned n)
 {
-    digest d{};
+    record_id d{};
 
     d[0] = static_cast<std::uint8_t>(n);
     d[1] = static_cast<std::uint8_t>(n >> 8);
-    d[31] = 7;
+    d.back() = 7;
     return d;
 }
 
@@ -567,7 +567,7 @@ TEST_CASE("zone: the way of a record")
               == record_state::pending);
 
         claim twin = claim_of(1, 2);
-        twin.name[31] ^= 0x80;
+        twin.name.back() ^= 0x80;
         CHECK(z.claim(twin, 5001, out).result == claim_result::claimed);
     }
 

@@ -1,0 +1,271 @@
+#include "module/place.h"
+
+#include "contract/record.h"
+#include "module/admission.h"
+#include "module/context.h"
+#include "module/replay.h"
+
+namespace idempotency {
+
+namespace {
+
+/* Neither in a URI that nginx accepts nor in the name of a location. */
+constexpr char separator = '\0';
+
+bool is_error_page(const context &ctx);
+ngx_str_t place_of(ngx_http_request_t *r);
+std::string_view recorded_place(const context &ctx);
+ngx_int_t walk(context &ctx, std::string_view place);
+bool can_walk(ngx_http_request_t *r, std::string_view location);
+std::string_view take_part(std::string_view &rest);
+ngx_int_t refuse_elsewhere(context &ctx);
+
+}
+
+
+void
+start_place(context &ctx)
+{
+    ctx.run.place = {};
+    ctx.run.place.changes = ctx.request->uri_changes;
+}
+
+
+/*
+ * What comes after an exchange with an upstream only shows its answer: the
+ * application was asked where the run was admitted.
+ */
+void
+note_place(context &ctx, bool by_application)
+{
+    ngx_http_request_t *r = ctx.request;
+    place_state &state = ctx.run.place;
+    bool asked = has_upstream(ctx) && any_byte_sent(ctx);
+
+    if (!by_application && !ctx.run.evidence.frozen && !asked
+        && !is_error_page(ctx))
+    {
+        bool one_step = state.changes - r->uri_changes == 1;
+
+        if (state.place.len != 0 || !one_step
+            || view(r->method_name) != view(ctx.method))
+        {
+            state.lost = true;
+        }
+
+        state.place = place_of(r);
+
+        if (state.place.data == nullptr) {
+            state.lost = true;
+        }
+    }
+
+    state.changes = r->uri_changes;
+}
+
+
+/* It may have been answered elsewhere before it came to the gate there. */
+bool
+has_known_place(context &ctx)
+{
+    place_state &state = ctx.run.place;
+
+    if (ctx.request->uri_changes != state.changes && !ctx.run.evidence.frozen
+        && !has_upstream(ctx) && !is_error_page(ctx))
+    {
+        state.lost = true;
+    }
+
+    return !state.lost;
+}
+
+
+bool
+is_at_home(const context &ctx)
+{
+    return !ctx.run.place.lost && ctx.run.place.place.len == 0;
+}
+
+
+ngx_int_t
+replay_in_place(context &ctx)
+{
+    std::string_view place = recorded_place(ctx);
+
+    return place.empty() ? replay(ctx) : walk(ctx, place);
+}
+
+
+/*
+ * An error page to a URI may answer who was refused on the way.  Nothing else
+ * may answer, and nothing may run.
+ */
+ngx_int_t
+arrive(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_str_t here = place_of(r);
+
+    if (here.data == nullptr) {
+        return refuse_elsewhere(ctx);
+    }
+
+    if (ctx.run.place.changes - r->uri_changes == 1
+        && view(here) == recorded_place(ctx))
+    {
+        return replay(ctx);
+    }
+
+    if (r->content_handler == nullptr
+        || view(r->method_name) != view(ctx.method)) {
+        return NGX_DECLINED;
+    }
+
+    return refuse_elsewhere(ctx);
+}
+
+
+bool
+is_own_place(const context &ctx)
+{
+    return !ctx.run.place.lost
+           && view(ctx.run.place.place) == recorded_place(ctx);
+}
+
+
+namespace {
+
+/* nginx makes a GET of what it sends to the URI of an error page. */
+bool
+is_error_page(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    return (r->error_page || r->err_status != 0)
+           && view(r->method_name) != view(ctx.method);
+}
+
+
+/* The location, and how it is reached; no data: no memory. */
+ngx_str_t
+place_of(ngx_http_request_t *r)
+{
+    const ngx_http_core_loc_conf_t *core = core_location(r);
+    ngx_str_t none = ngx_null_string;
+    ngx_str_t *uri = core->named ? &none : &r->uri;
+    ngx_str_t *args = core->named ? &none : &r->args;
+
+    return format(r->pool, core->name.len + uri->len + args->len + 3,
+                  "%c%V%c%V%c%V", kind_of(core), &core->name, separator, uri,
+                  separator, args);
+}
+
+
+std::string_view
+recorded_place(const context &ctx)
+{
+    response_reader reader;
+
+    return reader.open(ctx.claim.answer.response) ? reader.head().place
+                                                  : std::string_view();
+}
+
+
+/*
+ * The content handler that sent the first request on is not called: it might
+ * do more than that.  The access rules of the location are applied to this
+ * request, as they were to the first one.
+ */
+ngx_int_t
+walk(context &ctx, std::string_view place)
+{
+    ngx_http_request_t *r = ctx.request;
+    auto copy = make_array<char>(r->pool, place.size());
+
+    if (copy.data() == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    std::copy(place.begin(), place.end(), copy.begin());
+
+    std::string_view rest = {copy.data(), copy.size()};
+    ngx_str_t location = str(take_part(rest).substr(1));
+    ngx_str_t uri = str(take_part(rest));
+    ngx_str_t args = str(rest);
+
+    if (!can_walk(r, place)) {
+        return refuse_elsewhere(ctx);
+    }
+
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "idempotency: the response is in location \"%V\", going "
+                   "there",
+                   &location);
+
+    ctx.run.place.changes = r->uri_changes;
+    move_to(ctx, stage::walking);
+
+    if (uri.len == 0) {
+        ngx_http_named_location(r, &location);
+
+    } else {
+        ngx_http_internal_redirect(r, &uri, &args);
+    }
+
+    ngx_http_finalize_request(r, NGX_DONE);
+
+    return NGX_DONE;
+}
+
+
+/* A named location may be gone from the configuration. */
+bool
+can_walk(ngx_http_request_t *r, std::string_view place)
+{
+    auto *server = static_cast<ngx_http_core_srv_conf_t *>(
+        ngx_http_get_module_srv_conf(r, ngx_http_core_module));
+    ngx_http_core_loc_conf_t **named = server->named_locations;
+    std::string_view location = take_part(place).substr(1);
+
+    if (r->uri_changes <= 1) {
+        return false;
+    }
+
+    if (!take_part(place).empty()) {
+        return true;
+    }
+
+    for (/* void */; named != nullptr && *named != nullptr; named++) {
+        if (view((*named)->name) == location) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
+
+std::string_view
+take_part(std::string_view &rest)
+{
+    std::size_t end = std::min(rest.find(separator), rest.size());
+    std::string_view part = rest.substr(0, end);
+
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+
+    return part;
+}
+
+
+/* What became of the first request is for those whom its location admits. */
+ngx_int_t
+refuse_elsewhere(context &ctx)
+{
+    ctx.claim.answer.response = {};
+
+    return refuse(ctx, refusal_for(verdict::not_kept));
+}
+
+}
+
+}
