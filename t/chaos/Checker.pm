@@ -209,12 +209,18 @@ sub within_memory ($self, @runs) {
 
 # Whether the other could be claimed because the store had lost the run.
 sub is_forgotten ($self, $run, $other) {
-    my ($claimed) = $self->claim_time($other);
+    my ($first, $second) = map { $self->claimed_at($_) } $run, $other;
     return any {
         my ($lost, $back) = @$_;
-        $run->{sent} <= $back && $other->{sent} >= $lost - $WRITTEN_LATE
-            && $claimed + $SLACK - $WRITTEN_LATE <= $self->put_back_by($run, $lost, $back);
+        $first <= $back && $other->{sent} >= $lost - $WRITTEN_LATE
+            && $second <= $self->put_back_by($run, $lost, $back);
     } @{ $self->{losses} };
+}
+
+# At the earliest: this much before it was sent, unless its worker stood still.
+sub claimed_at ($self, $run) {
+    my ($from) = $self->claim_time($run);
+    return $from + $SLACK - $WRITTEN_LATE;
 }
 
 # When the owner has put its record back, at the latest.
