@@ -254,8 +254,6 @@ for my $case (
 {
     my $line = result(1) =~ s/\n//r;
     for my $case (
-        ['two messages', "data: $line\n\ndata: $line\n\n"],
-        ['a message of two lines', "data: {\"jsonrpc\":\"2.0\",\"id\":1,\ndata: \"result\":1}\n\n"],
         ['a message without its end', "data: $line\n"],
         ['a message that is none', "data: id 1\n\n"],
         ['no message', ": id 1\n\n"],

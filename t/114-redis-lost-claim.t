@@ -224,7 +224,7 @@ subtest 'a lost take-over is not forgotten: where it is held it stays unknown' =
 
 subtest 'a claim is taken back from a Redis that stood still longer than its lease' => sub {
     my $redis = RedisServer->start;
-    my $ng = on_redis_nginx($redis->url, params => $PARAMS, lines => 'idempotency_lease 1s;');
+    my $ng = on_redis_nginx($redis->url, params => $PARAMS, lines => 'idempotency_lease 1500ms;');
     is_back($ng);
     $redis->freeze;
     is(said(post($ng->port, 'longer')), $REFUSED, 'refused');

@@ -16,7 +16,7 @@ use RedisServer;
 redis_only();
 
 my $redis = RedisServer->start;
-my @BOTH = ($redis, params => 'timeout=2s');
+my @BOTH = ($redis, params => 'connect_timeout=5s');
 
 # As when the machine loses its power: nobody says goodbye.
 sub kill_machine ($ng) {
@@ -167,6 +167,42 @@ for my $case (['an answer', '', qr/^409 in_progress$/], ['a failure', 'status=50
             for $owner, $other;
         is_deeply([attempts_of($key)], [1, 2], 'two attempts');
         ok(lines_in($owner, qr/\[warn\].*lease lost/), 'the owner is warned');
+        finish($_) for $owner, $other;
+    };
+}
+
+# Redis grants it, but nginx does something else until its lease is over: not
+# stopped, as a worker that goes on looks at its timers first.
+for my $taken_over (1, 0) {
+    my $name = $taken_over ? 'does not run' : 'is given back';
+    subtest "a claim that is answered after its lease $name" => sub {
+        my $lua = lua_modules() || return plan(skip_all => 'lua is not there');
+        my ($owner, $other) = two_nginx(@BOTH, main => $lua,
+            lines => 'idempotency_lease 1500ms;'
+                . ($taken_over ? 'idempotency_unknown_outcome release;' : ''),
+            servers => 'server { listen 127.0.0.1:%%PORT2%%;
+                location / { content_by_lua_block { os.execute("sleep 3") } } }');
+        is_back($owner);
+        my $key = "answered-$taken_over";
+        $redis->freeze;
+        my $conn = send_post($owner->port, $key);
+        # The claim is on its way.
+        sleep 0.2;
+        my $busy = send_request($owner->port(2), 'GET', '/');
+        sleep 0.2;
+        $redis->thaw;
+        my $second;
+        if ($taken_over) {
+            $second = wait_said(qr/^201/, sub { post($other->port, $key) });
+            like($second, qr/^201 #\d+$/, 'another took over');
+        }
+        is(said($conn->response), $REFUSED, 'it is refused');
+        $second //= wait_said(qr/^201/, sub { post($owner->port, $key) });
+        is(wait_said(qr/^201/, sub { post($owner->port, $key) }), "$second replayed",
+            'the one that ran is the one stored');
+        is(ledger_count(key => $key), 1, 'executed once');
+        is_deeply([attempts_of($key)], [$taken_over ? 2 : 1], 'as it should be announced');
+        $busy->response;
         finish($_) for $owner, $other;
     };
 }

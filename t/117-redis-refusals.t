@@ -7,6 +7,7 @@ use v5.36;
 
 use Test::More;
 
+use FakeRedis;
 use Ledger;
 use Nginx;
 use Keyed;
@@ -55,6 +56,41 @@ subtest 'it has no memory left' => sub {
     refuses($ng, 'oom', qr/OOM/);
     $redis->command('CONFIG', 'SET', 'maxmemory', 0);
     is_fine_again($ng, 'oom');
+    finish($ng);
+};
+
+subtest 'it has no memory left, but what it has is replayed' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    my $first = said(post($ng->port, 'full'));
+    post($ng->port, 'full-unknown', do => 'die=before');
+    my ($gate, $conn) = start_run($ng->port, 'full-runs');
+    for my $limit (['maxmemory', 1, 0], ['min-replicas-to-write', 1, 0]) {
+        my ($name, $on, $off) = @$limit;
+        $redis->command('CONFIG', 'SET', $name, $on);
+        is(said(post($ng->port, 'full')), "$first replayed", "$name: a replay");
+        is(said(post($ng->port, 'full', body => 'other')), '422 key_reused', '... another body');
+        is(said(post($ng->port, 'full-unknown')), '409 outcome_unknown', '... an unknown outcome');
+        is(said(post($ng->port, 'full-runs')), '409 in_progress', '... a run');
+        is(said(post($ng->port, "full-new-$name")), $REFUSED, '... a new key is refused');
+        $redis->command('CONFIG', 'SET', $name, $off);
+    }
+    is(ledger_count(key => 'full'), 1, 'executed once');
+    $gate->open;
+    $conn->response;
+    finish($ng);
+};
+
+subtest 'nginx starts while it has no memory left' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    my $first = said(post($ng->port, 'start-full'));
+    $redis->command('CONFIG', 'SET', 'maxmemory', 1);
+    $ng->restart;
+    is(wait_said(qr/^201/, sub { post($ng->port, 'start-full') }), "$first replayed", 'it replays');
+    is(said(post($ng->port, 'start-full-new')), $REFUSED, 'and refuses what is new');
+    $redis->command('CONFIG', 'SET', 'maxmemory', 0);
+    is_fine_again($ng, 'start-full-new');
     finish($ng);
 };
 
@@ -136,6 +172,7 @@ subtest 'it lacks the replicas that it wants' => sub {
 };
 
 subtest 'it is still loading' => sub {
+    return plan(skip_all => 'an old one cannot be made slow') if RedisServer::is_old();
     # Slowly, and with an ear for others.
     my $redis = RedisServer->start(conf => ['key-load-delay 10000', 'rdbcompression no',
         'loading-process-events-interval-bytes 1024']);
@@ -167,6 +204,18 @@ subtest 'the password is wrong' => sub {
     $redis->command('CONFIG', 'SET', 'requirepass', 'wrong-one');
     is_fine_again($ng, 'wrong');
     finish($ng);
+};
+
+subtest 'what it says about a login is not logged: it may repeat the password' => sub {
+    my $redis = RedisServer->start;
+    my $fake = FakeRedis->before($redis, sub ($words, $ask) {
+        return $ask->() if $words->[0] ne 'AUTH';
+        return "-ERR unknown command 'AUTH', with args beginning with: '$words->[1]' '$words->[2]'\r\n";
+    });
+    my $ng = on_redis_nginx('redis://someone:very-secret@' . $fake->address);
+    refuses($ng, 'auth', qr/login failed/);
+    unlike($ng->error_log, qr/very-secret/, 'the password is not logged');
+    finish($ng, signal => 'TERM');
 };
 
 subtest 'a password is wanted' => sub {
@@ -209,6 +258,99 @@ for my $case (['not set', '-set'], ['run no script', '-eval -evalsha'], ['not ha
     };
 }
 
+# What it lacks is found out when nginx connects, not when an outcome cannot be
+# stored.
+for my $right (qw(set get getrange del pexpire pttl eval evalsha)) {
+    subtest "a user who may not $right is told of at once" => sub {
+        my $redis = RedisServer->start(password => 'x',
+            conf => ["user app on >secret allkeys +\@all -$right"]);
+        my $ng = on_redis_nginx('redis://app:secret@' . $redis->address);
+        refuses($ng, "lacks-$right", qr/NOPERM|can't run this command|ACL failure/);
+        $redis->command('ACL', 'SETUSER', 'app', '+@all');
+        is_fine_again($ng, "lacks-$right");
+        finish($ng);
+    };
+}
+
+for my $right (qw(time setrange role info client)) {
+    subtest "a user who may not $right can do all the same" => sub {
+        my $redis = RedisServer->start(password => 'x',
+            conf => ["user app on >secret allkeys +\@all -$right"]);
+        my $ng = on_redis_nginx('redis://app:secret@' . $redis->address);
+        is_back($ng);
+        my $first = said(post($ng->port, "may-$right"));
+        is(said(post($ng->port, "may-$right")), "$first replayed", 'stored and replayed');
+        post($ng->port, "may-$right-not", do => 'die=before');
+        is(said(post($ng->port, "may-$right-not")), '409 outcome_unknown', 'unknown outcomes too');
+        finish($ng);
+    };
+}
+
+# ---- others that speak for it ---------------------------------------------
+
+subtest 'an error that is not known to mean that nothing happened' => sub {
+    my $redis = RedisServer->start;
+    my $file = $redis->path('fails');
+    my $fake = FakeRedis->before($redis, sub ($words, $ask) {
+        my $reply = $ask->();
+        return $reply if !-e $file || $words->[0] !~ /^(?:SET|EVAL)/ || $words->[1] =~ /:try:/;
+        return "-upstream failure\r\n";
+    });
+    my $ng = on_redis_nginx($fake->url, params => 'timeout=1s connect_timeout=5s');
+    is_back($ng);
+    write_file($file, '');
+    is(said(post($ng->port, 'failure')), $REFUSED, 'refused');
+    unlink $file;
+    my $said = wait_said(qr/^201/, sub { post($ng->port, 'failure') }, 12);
+    like($said, qr/^201 #\d+$/, 'the claim is undone, a retry runs');
+    is_deeply([attempts_of('failure')], [1], 'as the first attempt');
+    finish($ng, signal => 'TERM');
+};
+
+# Each does something else with SET NX GET than Redis does.
+my %ODD = (
+    'says nothing' => sub ($words, $ask) {
+        $ask->(grep { $_ ne 'GET' } @$words);
+        return "\$-1\r\n";
+    },
+    'says that all is well' => sub ($words, $ask) {
+        $ask->(grep { $_ ne 'GET' } @$words);
+        return "+OK\r\n";
+    },
+    'sets it all the same' => sub ($words, $ask) {
+        return $ask->('GETSET', @$words[1, 2]);
+    },
+    'does not set it' => sub ($words, $ask) { return $ask->('GET', $words->[1]) },
+    'is asked twice, by a proxy' => sub ($words, $ask) { $ask->(); return $ask->() },
+);
+
+for my $name (sort keys %ODD) {
+    subtest "a server that is asked to set what is not there, and $name" => sub {
+        my $redis = RedisServer->start;
+        my $fake = FakeRedis->before($redis, sub ($words, $ask) {
+            my $is_it = $words->[0] eq 'SET' && grep { $_ eq 'GET' } @$words[3 .. $#$words];
+            return $is_it ? $ODD{$name}->($words, $ask) : $ask->();
+        });
+        my $ng = on_redis_nginx($fake->url);
+        is_back($ng);
+        my $key = "odd-$name" =~ s/\W+/-/gr;
+        my $first = said(post($ng->port, $key));
+        is(said(post($ng->port, $key)), "$first replayed", 'a retry is replayed');
+        is(ledger_count(key => $key), 1, 'executed once');
+        finish($ng, signal => 'TERM');
+    };
+}
+
+subtest 'a connection that nobody uses and that has gone is found out' => sub {
+    my ($redis, $proxy) = proxied_redis();
+    my $ng = on_redis_nginx($proxy->url, params => 'timeout=500ms connect_timeout=1s');
+    is_back($ng);
+    $proxy->mode('strand');
+    ok(wait_until(sub { lines_in($ng, $BACK) }, 12, 'a line'), 'another one is made');
+    like(said(post($ng->port, 'stranded')), qr/^201 #\d+$/, 'before a request needs it');
+    finish($ng, signal => 'TERM');
+};
+
 # ---- one key --------------------------------------------------------------
 
 subtest 'what is stored under a name is not a record' => sub {
@@ -229,6 +371,18 @@ subtest 'what is stored under a name is not a record' => sub {
     $redis->command('SET', $name, $record, 'PX', 60_000);
     is(said(post($ng->port, 'type')), "$first replayed", 'then it is one again');
     is(ledger_count(key => 'type'), 1, 'executed once');
+    finish($ng, signal => 'TERM');
+};
+
+subtest 'nor is one of another type, not even where failures pass' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url);
+    post($ng->port, 'type-pass', uri => '/pass');
+    my ($name) = keys_of($redis);
+    $redis->command('DEL', $name);
+    $redis->command('RPUSH', $name, 'x');
+    is(said(post($ng->port, 'type-pass', uri => '/pass')), $REFUSED, 'refused');
+    is(ledger_count(key => 'type-pass'), 1, 'executed once');
     finish($ng, signal => 'TERM');
 };
 

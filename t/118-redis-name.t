@@ -9,6 +9,7 @@ use Time::HiRes qw(sleep time);
 
 use DnsServer;
 use FreePorts qw(free_ports);
+use Ledger;
 use Nginx;
 use Keyed;
 use OnRedis;
@@ -58,6 +59,52 @@ subtest 'a master that becomes a replica is left for the one that the name means
     is_back($ng);
     wait_until(sub { $new->clients == 1 }, 10, 'a connection');
     is(scalar($new->clients), 1, 'nginx is there');
+    finish($ng);
+};
+
+subtest 'a new worker asks for the name, too' => sub {
+    my ($port, $old, $new) = two_servers();
+    my $dns = DnsServer->start('127.0.0.1');
+    my $ng = $named->($port, $dns);
+    is_back($ng);
+    $dns->say('127.0.0.2');
+    $old->kill;
+    is_back($ng);
+    my $first = said(post($ng->port, 'respawned'));
+    # Where the name was when the configuration was read there is one again.
+    $old->launch;
+    my ($worker) = $ng->worker_pids;
+    kill KILL => $worker;
+    wait_until(sub { grep { $_ != $worker } $ng->worker_pids }, 10, 'another worker');
+    is(wait_said(qr/^201/, sub { post($ng->port, 'respawned') }), "$first replayed",
+        'it uses the one that the name means');
+    is(ledger_count(key => 'respawned'), 1, 'executed once');
+    is($old->command('DBSIZE'), 0, 'the other one was not asked');
+    finish($ng, killed => 1, allow => qr/exited on signal 9/);
+};
+
+subtest 'a new worker that cannot ask does not use an old address' => sub {
+    my ($port, $old, $new) = two_servers();
+    my $dns = DnsServer->start('127.0.0.1');
+    my $ng = $named->($port, $dns);
+    is_back($ng);
+    $dns->stop;
+    my ($worker) = $ng->worker_pids;
+    kill KILL => $worker;
+    wait_until(sub { grep { $_ != $worker } $ng->worker_pids }, 10, 'another worker');
+    my $said;
+    wait_until(sub { $said = eval { said(post($ng->port, 'cannot-ask')) } }, 5, 'an answer');
+    is($said, $REFUSED, 'refused');
+    ok(wait_until(sub { lines_in($ng, qr/is unavailable: its name cannot be resolved now/) }, 5, 'a line'),
+        'the log says why');
+    finish($ng, killed => 1, signal => 'TERM', allow => qr/exited on signal 9/);
+};
+
+subtest 'a name that only the system knows' => sub {
+    my ($port, $old) = two_servers();
+    my $dns = DnsServer->start(undef);
+    my $ng = $named->($port, $dns);
+    is_back($ng);
     finish($ng);
 };
 

@@ -10,7 +10,9 @@ declare -A PACKAGES=(
     [run]="perl curl"
     # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the
     # server too: redis-server would only add a service that starts by itself.
-    [test]="catch2 curl libsimdjson-dev libnginx-mod-http-lua
+    [test]="catch2 curl libsimdjson-dev libnginx-mod-http-echo
+        libnginx-mod-http-image-filter libnginx-mod-http-js
+        libnginx-mod-http-lua
         libnginx-mod-http-ndk openssl patch perl procps redis-tools
         libtest-base-perl libtest-longstring-perl libtext-diff-perl libwww-perl
         libhttp-message-perl liburi-perl libipc-run-perl
@@ -183,6 +185,38 @@ get_valkey()
     mkdir -p "$dir"
     (cd "$dir" && private_apt backports download valkey-tools) \
         && dpkg -x "$dir"/valkey-tools_*.deb "$dir"
+}
+
+
+# Redis 6, the oldest that works, from Debian 11 with the libraries it had.
+get_old_redis()
+{
+    local dir=$BUILD/redis6 package
+
+    if [[ -x $OLD_REDIS ]]; then
+        return
+    fi
+
+    say "getting Redis 6 from Debian 11"
+
+    write_sources bullseye deb bullseye
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (cd "$dir" && private_apt bullseye download redis-tools/bullseye \
+        lua-cjson/bullseye lua-bitop/bullseye liblua5.1-0/bullseye \
+        libssl1.1/bullseye) || return
+
+    for package in "$dir"/*.deb; do
+        dpkg -x "$package" "$dir"
+    done
+
+    # One program looks at its name to know what it is.
+    cat > "$OLD_REDIS" <<END
+#!/usr/bin/env bash
+export LD_LIBRARY_PATH=$(echo "$dir"/usr/lib/*-linux-gnu)
+exec -a redis-server "$dir/usr/bin/redis-check-rdb" "\$@"
+END
+    chmod +x "$OLD_REDIS"
 }
 
 

@@ -1,9 +1,14 @@
-# Tests: unit tests and t/*.t with prove, on each store and on Valkey.
+# Tests: unit tests and t/*.t with prove, on each store, on Valkey and on an old
+# Redis.
 # shellcheck shell=bash
 
 # The program is the server too, as with Redis.
 VALKEY=$BUILD/valkey/usr/bin/valkey-check-rdb
-VALKEY_TESTS=(t/090-lease.t t/110-redis-basics.t)
+SERVER_TESTS=(t/090-lease.t t/110-redis-basics.t t/117-redis-refusals.t
+    t/119-redis-forgets.t)
+
+# Which does not know SET NX GET, and has other words for errors of scripts.
+OLD_REDIS=$BUILD/redis6/redis-server
 
 
 test_command()
@@ -34,6 +39,7 @@ test_command()
 prepare()
 {
     export TEST_NGINX_BINARY TEST_NGINX_LOAD_MODULES TEST_NGINX_LUA_MODULES
+    export TEST_NGINX_JS_MODULES
 
     if [[ $1 == asan ]]; then
         locked build_asan
@@ -49,8 +55,9 @@ prepare()
     if [[ $TEST_NGINX_BINARY == "$DEBIAN_NGINX" ]]; then
         TEST_NGINX_LUA_MODULES=$(echo \
             /usr/lib/nginx/modules/{ndk_http,ngx_http_lua}_module.so)
+        TEST_NGINX_JS_MODULES=/usr/lib/nginx/modules/ngx_http_js_module.so
     else
-        unset TEST_NGINX_LUA_MODULES
+        unset TEST_NGINX_LUA_MODULES TEST_NGINX_JS_MODULES
     fi
 
     locked build_unit
@@ -74,7 +81,8 @@ prove_plain()
         prove_stores "$@"
     else
         prove_stores
-        prove_valkey
+        prove_server Valkey get_valkey "$VALKEY"
+        prove_server "Redis 6" get_old_redis "$OLD_REDIS"
     fi
 }
 
@@ -94,15 +102,18 @@ prove_stores()
 }
 
 
-# Valkey answers as Redis does, so only what leans on its scripts and clock.
-prove_valkey()
+# prove_server NAME GET PROGRAM: others answer as Redis does, so only what leans
+# on their scripts, clocks and errors.
+prove_server()
 {
-    if locked get_valkey; then
-        say "prove, store redis on Valkey"
-        TEST_IDEMPOTENCY_STORE=redis TEST_REDIS_BINARY=$VALKEY \
-            run_prove "${VALKEY_TESTS[@]}"
+    local name=$1 get=$2 program=$3
+
+    if locked "$get"; then
+        say "prove, store redis on $name"
+        TEST_IDEMPOTENCY_STORE=redis TEST_REDIS_BINARY=$program \
+            run_prove "${SERVER_TESTS[@]}"
     else
-        say "SKIPPED: the tests on Valkey, which could not be had"
+        say "SKIPPED: the tests on $name, which could not be had"
     fi
 }
 

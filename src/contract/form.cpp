@@ -47,6 +47,11 @@ canonical_form(std::string_view body, hasher &hash)
     }
 
     std::size_t count = count_pieces(body);
+
+    if (count > max_form_pairs) {
+        return form_result::not_form;
+    }
+
     std::size_t index_size = count * sizeof(pair);
     std::unique_ptr<void, free_memory> memory(
         std::malloc(index_size + body.size() + 1));

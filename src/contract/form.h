@@ -4,6 +4,10 @@
 
 namespace idempotency {
 
+/* Beyond, a body counts as bytes: pairs cost more than their bytes. */
+inline constexpr std::size_t max_form_pairs = 65536;
+
+
 enum class form_result {
     ok,
     not_form,
@@ -18,7 +22,8 @@ enum class form_result {
  * As everywhere on the web, empty pieces between two '&' are none, and "a" is
  * "a=".
  *
- * Not a form: an escape that is none, and a ';' in the clear.  No serializer
+ * Not a form: more than max_form_pairs pairs, an escape that is none, and a
+ * ';' in the clear.  No serializer
  * leaves it so, and there are servers that take it for a '&': to them "a;b"
  * and "a%3Bb" are two things, which must not look as one.
  *

@@ -75,6 +75,9 @@ struct json_rules {
 
     /* Not the id of a JSON-RPC request.  A batch is no document. */
     bool jsonrpc = false;
+
+    /* Nor the _meta of its params: what MCP says about a call, not in it. */
+    bool mcp = false;
 };
 
 

@@ -11,6 +11,7 @@ struct json_position {
     bool whole = false;    /* it counts, but for what is excluded in it */
     bool excluded = false; /* it does not count */
     bool pointed = false;  /* an include points to it */
+    bool params = false;   /* of a call of MCP */
 };
 
 

@@ -80,7 +80,9 @@ json_cursor
 json_reader::value_by_rules(cursor c, const json_position &where,
                             unsigned depth, bool &counts)
 {
-    bool by_name = depth == 0 && (rules_.jsonrpc || !search_.names.empty());
+    bool by_name = where.params
+                   || (depth == 0
+                       && (rules_.jsonrpc || !search_.names.empty()));
 
     if (!where.whole || where.exclude != 0 || by_name) {
         if (take(c, '{')) {
@@ -242,6 +244,8 @@ json_reader::step(const json_position &from, std::string_view name,
                         to.excluded);
     to.whole = from.whole || to.pointed;
     to.excluded |= rules_.jsonrpc && depth == 1 && name == "id";
+    to.params = rules_.mcp && depth == 1 && name == "params";
+    to.excluded |= from.params && name == "_meta";
 
     return to;
 }

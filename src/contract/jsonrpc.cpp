@@ -1,14 +1,16 @@
 #include "contract/jsonrpc.h"
 
+#include <algorithm>
 #include <array>
 
 namespace idempotency {
 
 namespace {
 
-bool is_id(std::string_view text);
 std::string_view spelling_of(std::string_view body, const json_extent &extent);
-bool only_data(std::string_view body, std::string_view &data);
+bool is_batch(std::string_view body);
+bool is_id(std::string_view spelling);
+bool is_mcp_method(std::string_view method);
 bool next_line(std::string_view &rest, std::string_view &line);
 bool data_of(std::string_view line, std::string_view &data);
 
@@ -16,18 +18,34 @@ bool data_of(std::string_view line, std::string_view &data);
 
 
 bool
-jsonrpc_id(json_parser &parser, std::string_view body, std::string_view &id)
+read_jsonrpc_request(json_parser &parser, std::string_view body,
+                     jsonrpc_request &request)
 {
-    static constexpr std::array<std::string_view, 1> names = {"id"};
-    std::array<json_extent, 1> values;
+    enum { version, id, method };
 
-    if (find_json_members(parser, body, names, values) != json_result::ok
-        || !is_id(spelling_of(body, values[0])))
-    {
+    static constexpr std::array<std::string_view, 3> names = {"jsonrpc", "id",
+                                                              "method"};
+    std::array<json_extent, 3> values;
+
+    request = {};
+
+    if (is_batch(body)) {
+        request.call = true;
+        return true;
+    }
+
+    if (find_json_members(parser, body, names, values) != json_result::ok) {
         return false;
     }
 
-    id = spelling_of(body, values[0]);
+    request.call = spelling_of(body, values[version]) == "\"2.0\"";
+    request.mcp = request.call
+                  && is_mcp_method(spelling_of(body, values[method]));
+
+    if (is_id(spelling_of(body, values[id]))) {
+        request.id = spelling_of(body, values[id]);
+    }
+
     return true;
 }
 
@@ -72,33 +90,88 @@ read_jsonrpc_answer(json_parser &parser, std::string_view body,
 }
 
 
-bool
-read_jsonrpc_event(json_parser &parser, std::string_view body,
-                   jsonrpc_answer &answer)
+jsonrpc_events::jsonrpc_events(json_parser &parser, std::string_view body,
+                               std::span<char> room)
+    : parser_(parser), body_(body), rest_(body), room_(room)
 {
+    if (rest_.starts_with("\xef\xbb\xbf")) {
+        rest_.remove_prefix(3);
+    }
+}
+
+
+bool
+jsonrpc_events::next(jsonrpc_answer &answer)
+{
+    std::string_view lines;
     std::string_view data;
 
-    if (!only_data(body, data) || !read_jsonrpc_answer(parser, data, answer)) {
-        return false;
+    while (next_message(lines, data)) {
+        if (!data.empty() && read_jsonrpc_answer(parser_, data, answer)) {
+            if (answer.has_id) {
+                answer.id_at = place_of(lines, answer.id_at);
+            }
+
+            return true;
+        }
     }
 
-    if (answer.has_id) {
-        answer.id_at += static_cast<std::size_t>(data.data() - body.data());
+    return false;
+}
+
+
+/*
+ * The lines of the next message, up to the empty one that ends it, and its
+ * data, which are those of its lines.  What has no end never was a message.
+ */
+bool
+jsonrpc_events::next_message(std::string_view &lines, std::string_view &data)
+{
+    std::string_view line;
+    char *out = room_.data();
+
+    lines = rest_;
+
+    while (next_line(rest_, line)) {
+        if (line.empty()) {
+            data = {room_.data(),
+                    static_cast<std::size_t>(out - room_.data())};
+            return true;
+        }
+
+        if (data_of(line, line)) {
+            out = std::copy(line.begin(), line.end(), out);
+            *out++ = '\n';
+        }
     }
 
-    return true;
+    return false;
+}
+
+
+/* Where in the body a place in the data of these lines is. */
+std::size_t
+jsonrpc_events::place_of(std::string_view lines, std::size_t at) const
+{
+    std::string_view line;
+
+    while (next_line(lines, line)) {
+        if (!data_of(line, line)) {
+            continue;
+        }
+
+        if (at < line.size()) {
+            return static_cast<std::size_t>(line.data() - body_.data()) + at;
+        }
+
+        at -= line.size() + 1;
+    }
+
+    return body_.size();
 }
 
 
 namespace {
-
-bool
-is_id(std::string_view text)
-{
-    return text == "null"
-           || (!text.empty() && text.find_first_of("{[tf") != 0);
-}
-
 
 std::string_view
 spelling_of(std::string_view body, const json_extent &extent)
@@ -107,40 +180,29 @@ spelling_of(std::string_view body, const json_extent &extent)
 }
 
 
-/*
- * The only data line, in a message that is ended by an empty line.  Messages
- * of no data may stand beside it: MCP begins streams that can be resumed so.
- */
 bool
-only_data(std::string_view body, std::string_view &data)
+is_batch(std::string_view body)
 {
-    std::string_view line;
-    bool filled = false; /* the message has its data line */
-    bool ended = false;
+    std::size_t first = body.find_first_not_of(" \t\r\n");
 
-    data = {};
+    return first != body.npos && body[first] == '[';
+}
 
-    if (body.starts_with("\xef\xbb\xbf")) {
-        body.remove_prefix(3);
-    }
 
-    while (next_line(body, line)) {
-        if (line.empty()) {
-            filled = false;
-            ended = !data.empty();
+bool
+is_id(std::string_view spelling)
+{
+    return spelling == "null"
+           || (!spelling.empty() && spelling.find_first_of("{[tf") != 0);
+}
 
-        } else if (data_of(line, line)) {
-            if (filled || (!line.empty() && !data.empty())) {
-                return false;
-            }
 
-            filled = true;
-            data = line.empty() ? data : line;
-        }
-    }
-
-    /* A message without its empty line never was one. */
-    return ended;
+/* Their names have a slash (tools/call), but for two. */
+bool
+is_mcp_method(std::string_view method)
+{
+    return method.find('/') != method.npos || method == "\"initialize\""
+           || method == "\"ping\"";
 }
 
 

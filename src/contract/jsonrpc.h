@@ -9,12 +9,19 @@ namespace idempotency {
  * canonical_json(); what is not valid JSON by its rules is not touched.
  */
 
-/*
- * The id of a request, as it is spelled.  False: there is none (it is a
- * notification, a batch, no JSON at all), or it is no string, number or null.
- */
-bool jsonrpc_id(json_parser &parser, std::string_view body,
-                std::string_view &id);
+/* What a request says of itself. */
+struct jsonrpc_request {
+    bool call = false; /* it is JSON-RPC 2.0, or a batch */
+    bool mcp = false;  /* its method is named as MCP names them */
+
+    /* As it is spelled; empty: none, or no string, number or null. */
+    std::string_view id;
+};
+
+
+/* False: it is not valid JSON, or neither an object nor a batch. */
+bool read_jsonrpc_request(json_parser &parser, std::string_view body,
+                          jsonrpc_request &request);
 
 
 /* What an answer says.  The offsets are those of the id in the whole body. */
@@ -31,10 +38,26 @@ bool read_jsonrpc_answer(json_parser &parser, std::string_view body,
                          jsonrpc_answer &answer);
 
 /*
- * A text/event-stream of one message, which is one answer, in one data line.
- * False: it is anything else.  Comments and other fields do not matter.
+ * The answers in a text/event-stream, one after the other.  What else is in
+ * it (comments, other fields, notifications, what is no JSON) does not matter.
  */
-bool read_jsonrpc_event(json_parser &parser, std::string_view body,
-                        jsonrpc_answer &answer);
+class jsonrpc_events {
+public:
+    /* The room is as large as the body and json_padding; its own is none. */
+    jsonrpc_events(json_parser &parser, std::string_view body,
+                   std::span<char> room);
+
+    /* False: there is no further answer. */
+    bool next(jsonrpc_answer &answer);
+
+private:
+    bool next_message(std::string_view &lines, std::string_view &data);
+    std::size_t place_of(std::string_view lines, std::size_t at) const;
+
+    json_parser &parser_;
+    std::string_view body_;
+    std::string_view rest_;
+    std::span<char> room_;
+};
 
 }

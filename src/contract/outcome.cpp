@@ -95,8 +95,13 @@ decide(const evidence &seen, const app_word &word, const outcome_rules &rules)
 {
     outcome how = end_of_run(seen, word, rules);
 
-    /* Nobody has spoken of the earlier run, unless by "release". */
-    if (how.end == ending::released && seen.again && !word.release) {
+    /*
+     * Nobody has spoken of the earlier run, or of what is still under way,
+     * unless by "release".
+     */
+    if (how.end == ending::released && (seen.again || seen.unfinished)
+        && !word.release)
+    {
         return {ending::unknown, ttl_without_response(rules.ttl)};
     }
 

@@ -67,9 +67,10 @@ struct evidence {
     bool complete = false;    /* a whole response came */
     unsigned status = 0;      /* as the application gave it */
     bool grpc = false;
-    int grpc_status = -1;   /* -1: none was given */
-    bool rpc_error = false; /* a JSON-RPC error answer */
-    bool again = false;     /* what an earlier run did is not known */
+    int grpc_status = -1;    /* -1: none was given */
+    bool rpc_error = false;  /* a JSON-RPC error answer */
+    bool again = false;      /* what an earlier run did is not known */
+    bool unfinished = false; /* a subrequest is still under way */
 };
 
 

@@ -32,8 +32,8 @@ using enum stage;
 constexpr std::array<row, stage_count> table = {{
     {"start", to({reading, passed, refused, failed})},
 
-    /* passed: nginx itself refused the body, e.g. as too large */
-    {"reading", to({ready, passed, failed})},
+    /* failed: also if nginx itself refused the body, e.g. as too large */
+    {"reading", to({ready, failed})},
 
     /* The key may be in the body, so what a key decides comes here too. */
     {"ready", to({claiming, parked, passed, refused, failed})},

@@ -17,6 +17,7 @@ enum class progress : std::uint8_t { done, next_turn, failed };
 
 ngx_http_request_body_filter_pt next_request_body_filter;
 
+bool is_too_large(const context &ctx);
 void body_read(ngx_http_request_t *r);
 progress use_body(context &ctx);
 bool is_needed_in_memory(const context &ctx);
@@ -42,6 +43,7 @@ read_body(context &ctx)
     }
 
     move_to(ctx, stage::reading);
+    body.limit = core_location(r)->client_max_body_size;
 
     body.read = body_state::arrival::in_call;
     ngx_int_t rc = ngx_http_read_client_request_body(r, body_read);
@@ -49,7 +51,7 @@ read_body(context &ctx)
     body.read = body_state::arrival::later;
 
     if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-        move_to(ctx, stage::passed);
+        note_refused_body(ctx, rc);
         return rc;
     }
 
@@ -69,7 +71,53 @@ read_body(context &ctx)
 }
 
 
+void
+note_refused_body(context &ctx, ngx_int_t status)
+{
+    ctx.body.refused_by = status != 0 ? status
+                          : is_too_large(ctx)
+                              ? NGX_HTTP_REQUEST_ENTITY_TOO_LARGE
+                              : NGX_HTTP_BAD_REQUEST;
+    move_to(ctx, stage::failed);
+}
+
+
+off_t
+size_of_body(const context &ctx)
+{
+    ngx_http_request_body_t *read = ctx.request->request_body;
+    off_t size = 0;
+
+    for (ngx_chain_t *cl = read != nullptr ? read->bufs : nullptr;
+         cl != nullptr; cl = cl->next)
+    {
+        size += ngx_buf_size(cl->buf);
+    }
+
+    return size;
+}
+
+
 namespace {
+
+bool
+is_too_large(const context &ctx)
+{
+    const ngx_http_request_t *r = ctx.request;
+    const ngx_http_request_body_t *read = r->request_body;
+
+    if (ctx.body.limit == 0 || read == nullptr) {
+        return false;
+    }
+
+    if (read->chunked != nullptr) {
+        return r->headers_in.content_length_n + read->chunked->size
+               > ctx.body.limit;
+    }
+
+    return read->received > ctx.body.limit;
+}
+
 
 /* Each byte of a body passes here once, while it arrives, in memory. */
 ngx_int_t
@@ -122,6 +170,10 @@ use_body(context &ctx)
     ngx_http_request_t *r = ctx.request;
     body_state &body = ctx.body;
 
+    if (size_of_body(ctx) > max_parsed) {
+        count_as_bytes(ctx);
+    }
+
     if (is_needed_in_memory(ctx)) {
         if (!make_room(ctx)) {
             return progress::failed;
@@ -149,11 +201,18 @@ use_body(context &ctx)
 }
 
 
-/* What is parsed must lie in one piece. */
+/*
+ * What is parsed must lie in one piece.  A key is looked for in a body of any
+ * size, since a request whose key was not found would run unprotected.
+ */
 bool
 is_needed_in_memory(const context &ctx)
 {
     const body_state &body = ctx.body;
+
+    if (body.too_large) {
+        return body.json && ctx.key.len == 0;
+    }
 
     return body.kind == body_kind::json || body.kind == body_kind::form
            || (body.json && (ctx.conf->jsonrpc || ctx.key.len == 0));
@@ -163,18 +222,10 @@ is_needed_in_memory(const context &ctx)
 bool
 make_room(context &ctx)
 {
-    ngx_http_request_body_t *read = ctx.request->request_body;
-    off_t size = 0;
-
-    for (ngx_chain_t *cl = read != nullptr ? read->bufs : nullptr;
-         cl != nullptr; cl = cl->next)
-    {
-        size += ngx_buf_size(cl->buf);
-    }
+    auto size = static_cast<std::size_t>(size_of_body(ctx));
 
     ctx.body.bytes = static_cast<u_char *>(
-        ngx_alloc(static_cast<std::size_t>(size) + json_padding,
-                  ctx.request->connection->log));
+        ngx_alloc(size + json_padding, ctx.request->connection->log));
 
     return ctx.body.bytes != nullptr;
 }

@@ -22,10 +22,13 @@ struct body_state {
     arrival read;
     body_kind kind;
     bool json;           /* the content type is JSON */
+    bool too_large;      /* to be parsed: it counts as bytes */
     bool hashed_as_read; /* the body filter feeds the hash */
     bool has_fingerprint;
-    ngx_chain_t *rest; /* what is still to be walked through */
-    off_t offset;      /* in the first buffer of it */
+    off_t limit;          /* client_max_body_size */
+    ngx_int_t refused_by; /* nginx: a status, 0: it was not refused */
+    ngx_chain_t *rest;    /* what is still to be walked through */
+    off_t offset;         /* in the first buffer of it */
     own_event turn;
     multipart_hasher *parts;
     u_char *bytes; /* the whole body, followed by json_padding */
@@ -52,10 +55,25 @@ struct body_state {
 
 
 /*
+ * A larger body is not parsed, as that is done in one turn of the event loop:
+ * 46 milliseconds at this size for the worst body, see docs/fingerprint.md.
+ */
+inline constexpr off_t max_parsed = 4 * 1024 * 1024;
+
+/*
  * Reads the body and makes the fingerprint.  NGX_OK: both are there.  Anything
  * else is what the phase handler has to return.
  */
 ngx_int_t read_body(context &ctx);
+
+/*
+ * nginx refused the body.  A part of it may have been read, and is not to run.
+ * Status 0: nginx has not told us its status.
+ */
+void note_refused_body(context &ctx, ngx_int_t status);
+
+/* Of a body that has been read. */
+off_t size_of_body(const context &ctx);
 
 void init_request_body_filter();
 
@@ -63,6 +81,9 @@ void init_request_body_filter();
 
 /* Decides by the content type how the body is hashed; false: no memory. */
 bool prepare_fingerprint(context &ctx);
+
+/* The body is too large to be parsed. */
+void count_as_bytes(context &ctx);
 
 enum class fingerprint_result : std::uint8_t {
     done,
@@ -72,6 +93,9 @@ enum class fingerprint_result : std::uint8_t {
 
 /* The body has been walked through. */
 fingerprint_result finish_fingerprint(context &ctx);
+
+/* Whether the content type says so, and the body is not encoded. */
+bool is_json_request(ngx_http_request_t *r);
 
 /* Shared by all requests of a worker; null: no memory. */
 json_parser *worker_json_parser();

@@ -1,5 +1,4 @@
 #include "contract/form.h"
-#include "contract/jsonrpc.h"
 #include "module/context.h"
 #include "module/headers.h"
 
@@ -19,7 +18,6 @@ fingerprint_result finish_hash(context &ctx);
 meaning hash_meaning(context &ctx, std::string_view text);
 meaning hash_form(context &ctx, std::string_view text);
 meaning hash_json(context &ctx, std::string_view text);
-bool keep_jsonrpc_id(context &ctx, std::string_view text);
 
 json_parser *parser;
 
@@ -57,6 +55,20 @@ prepare_fingerprint(context &ctx)
 }
 
 
+void
+count_as_bytes(context &ctx)
+{
+    body_state &body = ctx.body;
+
+    body.too_large = true;
+
+    if (body.kind == body_kind::json || body.kind == body_kind::form) {
+        body.kind = body_kind::raw;
+        start_hash(ctx, body_kind::raw);
+    }
+}
+
+
 fingerprint_result
 finish_fingerprint(context &ctx)
 {
@@ -66,6 +78,15 @@ finish_fingerprint(context &ctx)
     case body_state::sink::multipart: return finish_multipart(ctx);
     default: return finish_hash(ctx);
     }
+}
+
+
+bool
+is_json_request(ngx_http_request_t *r)
+{
+    std::array<char, max_boundary> unused;
+
+    return media_of(r, unused).kind == media::json;
 }
 
 
@@ -149,7 +170,9 @@ finish_memory(context &ctx)
     body_state &body = ctx.body;
     std::string_view text = body.text();
 
-    if (body.json && ctx.conf->jsonrpc && !keep_jsonrpc_id(ctx, text)) {
+    if (body.json && !body.too_large && ctx.conf->jsonrpc
+        && !look_for_call(ctx, text))
+    {
         return fingerprint_result::failed;
     }
 
@@ -235,7 +258,7 @@ hash_json(context &ctx, std::string_view text)
     json_parser *json = worker_json_parser();
     json_rules rules = {elements<const json_pointer>(conf->include),
                         elements<const json_pointer>(conf->exclude),
-                        conf->jsonrpc != 0};
+                        conf->jsonrpc != 0, ctx.jsonrpc.mcp};
 
     if (json == nullptr) {
         return meaning::failed;
@@ -247,29 +270,6 @@ hash_json(context &ctx, std::string_view text)
     case json_result::not_json: return meaning::not_of_its_type;
     default: return meaning::failed;
     }
-}
-
-
-/* A replay carries the id of the retry, so it must outlast the body. */
-bool
-keep_jsonrpc_id(context &ctx, std::string_view text)
-{
-    json_parser *json = worker_json_parser();
-    std::string_view id;
-
-    if (json == nullptr) {
-        return false;
-    }
-
-    if (!jsonrpc_id(*json, text, id)) {
-        return true;
-    }
-
-    ngx_str_t found = str(id);
-    ctx.jsonrpc_id.data = ngx_pstrdup(ctx.request->pool, &found);
-    ctx.jsonrpc_id.len = found.len;
-
-    return ctx.jsonrpc_id.data != nullptr;
 }
 
 }

@@ -1,9 +1,12 @@
 #include "module/capture.h"
 
 #include "module/context.h"
+#include "module/framing.h"
 #include "module/headers.h"
 #include "module/keeping.h"
 #include "module/portion.h"
+#include "module/replay.h"
+#include "module/writers.h"
 
 namespace idempotency {
 
@@ -30,11 +33,11 @@ ngx_int_t send_held(context &ctx);
 ngx_int_t fail_truncated(context &ctx);
 ngx_int_t stop_holding(context &ctx);
 
+ngx_int_t reject_streamed(context &ctx);
 ngx_int_t start_streaming(context &ctx);
 ngx_int_t stream(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_on(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in);
-bool fits(context &ctx, const portion &p);
 
 }
 
@@ -65,7 +68,10 @@ send_below(ngx_http_request_t *r, ngx_chain_t *body)
 
 namespace {
 
-/* A second header while one is held: the first will never be sent. */
+/*
+ * A second header while one is held: the first will never be sent.  While one
+ * is streamed, a filter below us has rejected it.
+ */
 ngx_int_t
 header_filter(ngx_http_request_t *r)
 {
@@ -76,11 +82,13 @@ header_filter(ngx_http_request_t *r)
     context *ctx = find_context(r);
 
     if (ctx != nullptr && ctx->at == stage::running) {
-        return start_capture(*ctx);
+        return ctx->capture.how == mode::streamed ? reject_streamed(*ctx)
+                                                  : start_capture(*ctx);
     }
 
     if (location(r)->store != nullptr) {
         strip_app_word(r);
+        strip_mark(r, location(r));
     }
 
     return next_header_filter(r);
@@ -97,8 +105,7 @@ body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     }
 
     if (r != r->main) {
-        return is_held_back(ctx->capture) ? pass_foreign(*ctx, r, in)
-                                          : next_body_filter(r, in);
+        return pass_foreign(*ctx, r, in);
     }
 
     switch (ctx->capture.how) {
@@ -131,6 +138,7 @@ start_capture(context &ctx)
 
     read_app_word(ctx);
     strip_app_word(r);
+    strip_mark(r, ctx.conf);
 
     if (!keep_header(ctx)) {
         return NGX_ERROR;
@@ -144,10 +152,18 @@ start_capture(context &ctx)
         r->filter_need_in_memory = 1;
     }
 
-    /* The range filter would cut what is captured, or what is replayed. */
-    if (!ctx.conf->dry_run) {
+    /*
+     * The range filter would cut what is captured, or what is replayed.  Of a
+     * response in slices each slice is a subrequest, which has to be cut.
+     */
+    if (r->subrequest_ranges) {
+        not_alone(ctx);
+
+    } else if (!ctx.conf->dry_run) {
         r->allow_ranges = 0;
     }
+
+    look_for_writers(ctx);
 
     if (is_streamed(ctx)) {
         return start_streaming(ctx);
@@ -155,8 +171,11 @@ start_capture(context &ctx)
 
     capture.how = mode::held;
 
+    /* Filters below may want the request's body when they get the header. */
+    r->preserve_body = 1;
+
     if (!r->header_only) {
-        return NGX_OK;
+        return break_off_on_error(r) ? NGX_OK : NGX_ERROR;
     }
 
     capture.whole = true;
@@ -203,6 +222,10 @@ hold_back(context &ctx, ngx_chain_t *in)
 
     outlast_slow_client(ctx);
 
+    if (in != nullptr) {
+        look_for_writers(ctx);
+    }
+
     if (!fits(ctx, p)) {
         capture.size -= p.size;
 
@@ -220,6 +243,8 @@ hold_back(context &ctx, ngx_chain_t *in)
     if (!p.last) {
         return NGX_OK;
     }
+
+    capture.cut_off = is_cut_off(ctx);
 
     if (ctx.request->upstream != nullptr && !is_whole(ctx)) {
         return fail_truncated(ctx);
@@ -332,10 +357,14 @@ fail_truncated(context &ctx)
 }
 
 
-/* What was held goes out, the rest as it comes. */
+/*
+ * What was held goes out, the rest as it comes.  It was written before any
+ * subrequest that is under way was made.
+ */
 ngx_int_t
 stop_holding(context &ctx)
 {
+    before_subrequests first(ctx.request);
     ngx_int_t rc = start_streaming(ctx);
 
     if (rc == NGX_ERROR || rc > NGX_OK || ctx.capture.body == nullptr) {
@@ -343,6 +372,16 @@ stop_holding(context &ctx)
     }
 
     return pass_on(ctx, ctx.capture.body);
+}
+
+
+/* The client gets the filter's page; of the response no more will come. */
+ngx_int_t
+reject_streamed(context &ctx)
+{
+    settle(ctx, false, nullptr);
+
+    return next_header_filter(ctx.request);
 }
 
 
@@ -372,6 +411,10 @@ stream(context &ctx, ngx_chain_t *in)
 {
     portion p = measure(in);
 
+    if (in != nullptr) {
+        look_for_writers(ctx);
+    }
+
     if (fits(ctx, p) && !keep_body(ctx, in)) {
         not_to_keep(ctx, not_kept::no_memory);
     }
@@ -379,6 +422,7 @@ stream(context &ctx, ngx_chain_t *in)
     outlast_slow_client(ctx);
 
     if (p.last) {
+        ctx.capture.cut_off = is_cut_off(ctx);
         settle(ctx, !is_truncated(ctx.request, p), nullptr);
     }
 
@@ -400,6 +444,12 @@ pass_on(context &ctx, ngx_chain_t *in)
 
     note_passed(ctx, in);
 
+    if (ctx.at == stage::running && is_kept(ctx.capture)
+        && !note_subrequests_below(ctx))
+    {
+        not_to_keep(ctx, not_kept::no_memory);
+    }
+
     if (rc != NGX_ERROR || !r->connection->error || ctx.conf->dry_run
         || ctx.at != stage::running)
     {
@@ -414,42 +464,25 @@ pass_on(context &ctx, ngx_chain_t *in)
 
 
 /*
- * A subrequest writes while the main header is held: the client must get the
- * header first, and what comes is no response that could be told again.
+ * A subrequest writes.  If the main header is held, the client must get that
+ * first, and what comes is no response that could be told again.
  */
 ngx_int_t
 pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in)
 {
-    if (in != nullptr && !r->subrequest_in_memory && !r->background) {
-        not_to_keep(ctx, not_kept::subrequest_output);
+    if (in != nullptr && ctx.at == stage::running && writes_a_part(ctx, r)) {
+        not_alone(ctx);
 
-        ngx_int_t rc = stop_holding(ctx);
+        if (is_held_back(ctx.capture)) {
+            ngx_int_t rc = stop_holding(ctx);
 
-        if (rc == NGX_ERROR || rc > NGX_OK) {
-            return rc;
+            if (rc == NGX_ERROR || rc > NGX_OK) {
+                return rc;
+            }
         }
     }
 
     return next_body_filter(r, in);
-}
-
-
-/* Counts a chain in; notes when the response is more than is kept. */
-bool
-fits(context &ctx, const portion &p)
-{
-    capture_state &capture = ctx.capture;
-
-    capture.size += p.size;
-
-    if (capture.size > static_cast<off_t>(ctx.conf->max_response)) {
-        not_to_keep(ctx, not_kept::too_large);
-
-    } else if (!p.in_memory) {
-        not_to_keep(ctx, not_kept::in_file);
-    }
-
-    return is_kept(capture);
 }
 
 }

@@ -7,6 +7,7 @@
 namespace idempotency {
 
 struct context;
+struct subrequest_below;
 
 
 /* Why the response of a completed run is not kept. */
@@ -35,6 +36,7 @@ struct capture_state {
     not_kept why_not;
     bool own_answer; /* of the handler or the upstream, not an error page */
     bool whole;      /* the last buffer was seen */
+    bool cut_off;    /* and yet the document in it has not ended */
     unsigned status; /* as the client gets it */
     off_t content_length;
     off_t size;
@@ -43,6 +45,7 @@ struct capture_state {
     ngx_chain_t *body;
     ngx_chain_t **last;
     ngx_buf_t *tail;
+    subrequest_below *below; /* see writers.h */
 };
 
 

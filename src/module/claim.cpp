@@ -43,6 +43,8 @@ claim_key(context &ctx)
     start_store_time(ctx);
 
     ctx.claim.own.lease = ctx.conf->lease;
+    ctx.claim.own.keep = ttl_without_response(rules_of(ctx.conf).ttl);
+    ctx.claim.own.fingerprint = ctx.body.fingerprint;
     ctx.claim.waiter = {&ctx, claim_answered, room_for_response};
 
     ctx.claim.in_call = true;
@@ -78,6 +80,7 @@ act_on_answer(context &ctx)
     switch (answer.result) {
 
     case claim_result::claimed:
+        ctx.claim.own.attempt = answer.attempt;
         note_claimed(ctx);
         ctx.status = status::fresh;
         ngx_log_debug1(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
@@ -237,12 +240,8 @@ send_claim(context &ctx, const token &owner, claim_terms terms)
 {
     const location_conf *conf = ctx.conf;
 
-    claim what = {ctx.claim.own.name,
-                  ctx.body.fingerprint,
-                  owner,
-                  conf->lease,
-                  ttl_without_response(rules_of(conf).ttl),
-                  terms.take_over,
+    claim what = {ctx.claim.own.name, ctx.body.fingerprint, owner,
+                  conf->lease,        ctx.claim.own.keep,   terms.take_over,
                   terms.again};
 
     conf->store->backend->claim_record(what, ctx.claim.waiter);

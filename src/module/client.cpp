@@ -6,6 +6,10 @@ namespace idempotency {
 
 namespace {
 
+void look_for_client(ngx_http_request_t *r);
+bool has_left(ngx_http_request_t *r);
+void start_abort_timer(context &ctx);
+void end_run(ngx_event_t *event);
 void write_to_client(ngx_http_request_t *r);
 
 }
@@ -56,11 +60,23 @@ stop_watching_client(ngx_http_request_t *r)
         return;
     }
 
-    r->read_event_handler = ngx_http_block_reading;
+    r->read_event_handler = look_for_client;
 
     if (!r->upstream->header_sent) {
         r->write_event_handler = ngx_http_request_empty_handler;
     }
+
+    /* It may have left before anybody looked. */
+    if (r->connection->read->ready || r->connection->error) {
+        look_for_client(r);
+    }
+}
+
+
+void
+stop_abort_timer(context &ctx)
+{
+    ctx.run.client.abort.stop();
 }
 
 
@@ -97,6 +113,7 @@ client_left(context &ctx)
     c->write->delayed = 0;
 
     consume(ctx.run.client.unsent);
+    start_abort_timer(ctx);
 }
 
 
@@ -140,6 +157,88 @@ note_passed(context &ctx, ngx_chain_t *in)
 
 
 namespace {
+
+/* Its leaving ends nothing, but the time begins that the run has left. */
+void
+look_for_client(ngx_http_request_t *r)
+{
+    if (!has_left(r)) {
+        ngx_http_block_reading(r);
+        return;
+    }
+
+    r->read_event_handler = ngx_http_block_reading;
+    start_abort_timer(*find_context(r->main));
+}
+
+
+bool
+has_left(ngx_http_request_t *r)
+{
+    ngx_connection_t *c = r->connection;
+    char byte;
+
+    if (c->error || c->read->pending_eof) {
+        return true;
+    }
+
+#if (NGX_HTTP_V2)
+    if (r->stream != nullptr) {
+        return false;
+    }
+#endif
+
+    ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK);
+
+    return n == 0 || (n == -1 && ngx_socket_errno != NGX_EAGAIN);
+}
+
+
+void
+start_abort_timer(context &ctx)
+{
+    own_event &abort = ctx.run.client.abort;
+
+    if (ctx.at != stage::running || ctx.conf->abort_timeout == 0
+        || ctx.conf->dry_run || abort.event.timer_set)
+    {
+        return;
+    }
+
+    abort.init(&ctx, end_run, ctx.request->connection->log);
+    ngx_add_timer(&abort.event, ctx.conf->abort_timeout);
+}
+
+
+/* The upstream is let go first: nginx may do more with the request. */
+void
+end_run(ngx_event_t *event)
+{
+    auto *ctx = own_event::owner_of<context>(event);
+    ngx_http_request_t *r = ctx->request;
+    ngx_connection_t *c = r->connection;
+
+    if (ctx->at != stage::running) {
+        return;
+    }
+
+    ngx_http_set_log_request(c->log, r);
+    ngx_log_error(NGX_LOG_WARN, c->log, 0,
+                  "idempotency: client disconnected %M s ago, the request is "
+                  "ended (\"idempotency_abort_timeout\")",
+                  ctx->conf->abort_timeout / 1000);
+
+    c->error = 1;
+
+    if (r->upstream != nullptr && r->upstream->cleanup != nullptr) {
+        r->main->count++;
+        (*r->upstream->cleanup)(r);
+    }
+
+    ngx_http_finalize_request(r, NGX_HTTP_CLIENT_CLOSED_REQUEST);
+    ngx_http_run_posted_requests(c);
+}
+
 
 /* In place of the upstream's: it would end the exchange for a slow client. */
 void

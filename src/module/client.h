@@ -9,7 +9,8 @@ struct context;
 
 /* The client of a run, which may leave before the run has ended. */
 struct client_state {
-    bool gone;
+    bool gone; /* from now on nothing is sent to it */
+    own_event abort;
     ngx_chain_t *unsent; /* passed on, not sent yet */
     ngx_http_event_handler_pt write_event_handler; /* the upstream's */
 };
@@ -21,8 +22,14 @@ bool watch_client(ngx_http_request_t *r);
 /* For the upstream's settings: the client's leaving ends no exchange. */
 void ignore_client(ngx_http_upstream_conf_t &conf);
 
-/* The exchange has been started: nginx no longer watches the client. */
+/*
+ * The exchange has been started, by the request or by a subrequest: nginx no
+ * longer ends it when the client leaves.
+ */
 void stop_watching_client(ngx_http_request_t *r);
+
+/* The run is over, or will be soon. */
+void stop_abort_timer(context &ctx);
 
 /* A client that reads slowly, or not at all, does not end the exchange. */
 void outlast_slow_client(context &ctx);

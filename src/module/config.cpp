@@ -116,6 +116,37 @@ check_scope(ngx_conf_t *cf, const location_conf *conf)
 }
 
 
+/*
+ * A renewal that waits longer than this for the store could come too late, and
+ * so could a claim's answer.
+ */
+char *
+check_lease(ngx_conf_t *cf, const location_conf *conf)
+{
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+
+    if (conf->store == nullptr || core->handler == nullptr) {
+        return NGX_CONF_OK;
+    }
+
+    auto timeout = static_cast<ngx_msec_t>(conf->store->backend->timeout());
+
+    if (timeout <= conf->lease / 3) {
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_log_error(
+        NGX_LOG_EMERG, cf, 0,
+        "the \"timeout\" of idempotency store \"%V\" is %Mms, but "
+        "\"idempotency_lease\" for location \"%V\" is %Mms: a timeout must "
+        "not be longer than a third of the lease",
+        &conf->store->name, timeout, &core->name, conf->lease);
+
+    return failed;
+}
+
+
 /* recursive_error_pages on; error_page 403 = @page; */
 bool
 has_traceless_page(ngx_conf_t *cf)
@@ -251,6 +282,7 @@ create_location_conf(ngx_conf_t *cf)
     conf->unknown_status = unset<ngx_array_t>();
     conf->release_unknown = NGX_CONF_UNSET_UINT;
     conf->lease = NGX_CONF_UNSET_MSEC;
+    conf->abort_timeout = NGX_CONF_UNSET_MSEC;
     conf->wait = NGX_CONF_UNSET_MSEC;
     conf->retry_after = NGX_CONF_UNSET_MSEC;
     conf->pass_store_failure = NGX_CONF_UNSET_UINT;
@@ -292,6 +324,8 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
         static_cast<ngx_uint_t>(fingerprint_mode::automatic));
     ngx_conf_merge_uint_value(conf->release_unknown, prev->release_unknown, 0);
     ngx_conf_merge_msec_value(conf->lease, prev->lease, 30000);
+    ngx_conf_merge_msec_value(conf->abort_timeout, prev->abort_timeout,
+                              10 * 60 * 1000);
     ngx_conf_merge_msec_value(conf->wait, prev->wait, 0);
     ngx_conf_merge_msec_value(conf->retry_after, prev->retry_after, 1000);
     ngx_conf_merge_uint_value(conf->pass_store_failure,
@@ -322,6 +356,10 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
                                                ngx_http_idempotency_module));
 
         main->traceless_pages = true;
+    }
+
+    if (check_lease(cf, conf) != NGX_CONF_OK) {
+        return failed;
     }
 
     return check_scope(cf, conf);

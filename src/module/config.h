@@ -74,6 +74,7 @@ struct location_conf {
     ngx_array_t *unknown_status; /* uint16_t */
     ngx_uint_t release_unknown;
     ngx_msec_t lease;
+    ngx_msec_t abort_timeout;
     ngx_msec_t wait;
     ngx_msec_t retry_after;
     ngx_uint_t pass_store_failure;
@@ -89,6 +90,8 @@ struct location_conf {
 
     ngx_array_t *errors; /* error_status */
     ngx_str_t docs;
+
+    mutable bool warned_of_framing; /* in this worker */
 };
 
 

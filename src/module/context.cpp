@@ -127,6 +127,7 @@ end_context(void *data)
     auto *ctx = static_cast<context *>(data);
 
     ctx->body.turn.stop();
+    stop_abort_timer(*ctx);
 
     if (ctx->at == stage::running) {
         abandon_run(*ctx);

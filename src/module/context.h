@@ -6,6 +6,7 @@
 #include "module/claim.h"
 #include "module/config.h"
 #include "module/ending.h"
+#include "module/jsonrpc.h"
 #include "module/problem.h"
 #include "module/run.h"
 #include "module/waiting.h"
@@ -47,10 +48,10 @@ struct context {
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
     bool grpc;
-    ngx_str_t jsonrpc_id; /* as the client spelled it */
-    time_t expires;       /* Unix time; 0: not known; -1: never */
+    time_t expires; /* Unix time; 0: not known; -1: never */
 
     body_state body;
+    jsonrpc_state jsonrpc;
     claim_state claim;
     wait_state wait;
     run_state run;

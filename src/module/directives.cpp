@@ -357,6 +357,10 @@ ngx_command_t commands[] = {
     {ngx_string("idempotency_lease"), anywhere | NGX_CONF_TAKE1, set_lease,
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, lease), nullptr},
 
+    {ngx_string("idempotency_abort_timeout"), anywhere | NGX_CONF_TAKE1,
+     set_time, NGX_HTTP_LOC_CONF_OFFSET,
+     offsetof(location_conf, abort_timeout), nullptr},
+
     {ngx_string("idempotency_wait"), anywhere | NGX_CONF_TAKE1, set_time,
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, wait), nullptr},
 

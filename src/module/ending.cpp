@@ -178,6 +178,8 @@ log_ending(const context &ctx, const evidence &seen)
         "idempotency: outcome unknown: %s; check in the application "
         "whether it executed the request",
         !answered ? "the request was sent, but no complete response arrived"
+        : seen.unfinished
+            ? "the handler failed while a subrequest was still running"
         : seen.again
             ? "this attempt was not executed, but the outcome of an earlier "
               "attempt is unknown"

@@ -7,7 +7,8 @@ namespace idempotency {
 namespace {
 
 std::span<ngx_http_upstream_state_t> exchanges(const context &ctx);
-bool is_answered(const ngx_http_upstream_state_t &s);
+std::span<ngx_http_upstream_state_t> exchanges(const context &ctx,
+                                               ngx_http_request_t *r);
 ngx_uint_t own_status(const context &ctx);
 bool is_app_word(const ngx_table_elt_t &h);
 
@@ -26,7 +27,8 @@ collect_evidence(context &ctx, bool complete)
         seen.own_handler = !has_upstream(ctx) || ctx.request->cached;
         seen.complete = complete;
         seen.status = static_cast<unsigned>(own_status(ctx));
-        seen.unanswered = ctx.run.peers.subrequest_unanswered;
+        seen.unanswered = ctx.run.subrequests.unanswered;
+        seen.unfinished = is_subrequest_under_way(ctx);
 
         for (const ngx_http_upstream_state_t &s : all) {
 
@@ -65,17 +67,42 @@ freeze_evidence(context &ctx)
 bool
 any_byte_sent(const context &ctx)
 {
-    ngx_http_upstream_t *u = ctx.request->upstream;
+    if (ctx.run.subrequests.sent || any_byte_sent(ctx, ctx.request)) {
+        return true;
+    }
 
-    for (const ngx_http_upstream_state_t &s : exchanges(ctx)) {
+    for (const guarded_exchange *e = ctx.run.peers.under_way; e != nullptr;
+         e = e->next)
+    {
+        if (any_byte_sent(ctx, e->request)) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
+
+bool
+any_byte_sent(const context &ctx, ngx_http_request_t *r)
+{
+    const ngx_http_upstream_t *u = r->upstream;
+
+    for (const ngx_http_upstream_state_t &s : exchanges(ctx, r)) {
         if (s.bytes_sent > 0) {
             return true;
         }
     }
 
-    return ctx.run.peers.subrequest_sent
-           || (u != nullptr && u->peer.connection != nullptr
-               && u->peer.connection->sent > 0);
+    return u != nullptr && u->peer.connection != nullptr
+           && u->peer.connection->sent > 0;
+}
+
+
+bool
+is_answered(const ngx_http_upstream_state_t &s)
+{
+    return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
 }
 
 
@@ -168,17 +195,17 @@ namespace {
 std::span<ngx_http_upstream_state_t>
 exchanges(const context &ctx)
 {
-    auto all = elements<ngx_http_upstream_state_t>(
-        ctx.request->upstream_states);
-
-    return all.subspan(ngx_min(ctx.run.evidence.first_exchange, all.size()));
+    return exchanges(ctx, ctx.request);
 }
 
 
-bool
-is_answered(const ngx_http_upstream_state_t &s)
+std::span<ngx_http_upstream_state_t>
+exchanges(const context &ctx, ngx_http_request_t *r)
 {
-    return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
+    auto all = elements<ngx_http_upstream_state_t>(r->upstream_states);
+    ngx_uint_t first = r == r->main ? ctx.run.evidence.first_exchange : 0;
+
+    return all.subspan(ngx_min(first, all.size()));
 }
 
 

@@ -28,6 +28,12 @@ void freeze_evidence(context &ctx);
 /* A byte went to some peer: no other may be tried. */
 bool any_byte_sent(const context &ctx);
 
+/* The same of the request itself alone, or of a subrequest alone. */
+bool any_byte_sent(const context &ctx, ngx_http_request_t *r);
+
+/* Whether a peer has answered, at least by a header. */
+bool is_answered(const ngx_http_upstream_state_t &s);
+
 /* Whether the run's own content handler has asked an upstream. */
 bool has_upstream(const context &ctx);
 

@@ -19,6 +19,7 @@ context *enter(ngx_http_request_t *r, const location_conf *conf);
 ngx_int_t pass_by_bypass(ngx_http_request_t *r, const location_conf *conf);
 ngx_int_t refuse_new(ngx_http_request_t *r, const location_conf *conf,
                      error_code code);
+ngx_int_t refuse_without_body(context &ctx);
 ngx_int_t body_is_there(context &ctx);
 ngx_int_t look_into_body(context &ctx);
 ngx_int_t use_key(context &ctx);
@@ -36,8 +37,12 @@ void warn_of_empty_scope(ngx_log_t *log);
 ngx_int_t
 gate(ngx_http_request_t *r)
 {
+    if (r != r->main) {
+        return guard_subrequest(r);
+    }
+
     /* post_action is the operator's own, and comes after the answer. */
-    if (r != r->main || r->post_action) {
+    if (r->post_action) {
         return NGX_DECLINED;
     }
 
@@ -49,9 +54,7 @@ gate(ngx_http_request_t *r)
 
     const location_conf *conf = location(r);
 
-    /* A body that was thrown away (413 and an error page) tells nothing. */
-    if (conf->store == nullptr || r->content_handler == nullptr
-        || r->discard_body) {
+    if (conf->store == nullptr || r->content_handler == nullptr) {
         return NGX_DECLINED;
     }
 
@@ -106,6 +109,10 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return read_body(*ctx);
     }
 
+    if (r->discard_body && !conf->dry_run) {
+        return refuse_without_body(*ctx);
+    }
+
     ctx->key = str(key);
 
     ngx_int_t named = use_key(*ctx);
@@ -126,10 +133,8 @@ go_on(context &ctx)
 
     case stage::running: return enter_again(ctx);
 
-    case stage::reading:
-        /* Its body was refused, and an error page has brought it back. */
-        move_to(ctx, stage::passed);
-        return NGX_DECLINED;
+    /* nginx refused the body, and an error page has brought it back. */
+    case stage::reading: note_refused_body(ctx, 0); return stop_or_pass(ctx);
 
     /*
      * An error page may tell the end in its own words, but it may not send the
@@ -216,6 +221,23 @@ refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code)
     }
 
     return refuse(*ctx, {status::invalid, code});
+}
+
+
+/*
+ * The body is being thrown away: it was too large, and an error page led here.
+ * An application would wait in vain for the rest of it.
+ */
+ngx_int_t
+refuse_without_body(context &ctx)
+{
+    ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
+                  "idempotency: request is not run: nginx has discarded its "
+                  "body");
+
+    note_refused_body(ctx, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE);
+
+    return NGX_HTTP_REQUEST_ENTITY_TOO_LARGE;
 }
 
 

@@ -8,14 +8,48 @@ namespace idempotency {
 
 struct context;
 
+
+/* A request as JSON-RPC sees it. */
+struct jsonrpc_state {
+    bool call; /* it is JSON-RPC */
+    bool mcp;
+    ngx_str_t id; /* as the client spelled it; empty: none */
+
+    /* Called when the body is there that a refusal waits for. */
+    void (*then)(context &ctx);
+};
+
+
+/*
+ * Reads what the body says of itself.  It is followed by json_padding.
+ * False: no memory.
+ */
+bool look_for_call(context &ctx, std::string_view body);
+
 /* Whether the captured response is a JSON-RPC error. */
 bool is_jsonrpc_error(context &ctx);
 
 /*
- * The body of a replay with the id of the retry in place of the first one.
- * Nothing: there is no id to replace.
+ * The body of a replay with the id of the retry in every answer that has the
+ * first one's.  The buffers lie in the body itself, but for the ids.  Null:
+ * there is no id to replace.
  */
-std::span<u_char> with_own_id(context &ctx,
-                              std::span<const std::uint8_t> body);
+ngx_chain_t *with_own_id(context &ctx, std::span<const std::uint8_t> body);
+
+/*
+ * The request may be a call that is refused before its body was read: then
+ * the refusal has to wait for its id.
+ */
+bool is_unread_call(const context &ctx);
+
+/*
+ * Reads the body of such a request, then calls back.  Returns what the phase
+ * handler has to return.
+ */
+ngx_int_t read_call(context &ctx, void (*then)(context &ctx));
+
+/* A problem as the data of a JSON-RPC error; no data: no memory. */
+ngx_str_t jsonrpc_error(context &ctx, std::string_view message,
+                        const ngx_str_t &problem);
 
 }

@@ -62,6 +62,24 @@ keep_header(context &ctx)
 
 
 bool
+fits(context &ctx, const portion &p)
+{
+    capture_state &capture = ctx.capture;
+
+    capture.size += p.size;
+
+    if (capture.size > static_cast<off_t>(ctx.conf->max_response)) {
+        not_to_keep(ctx, not_kept::too_large);
+
+    } else if (!p.in_memory) {
+        not_to_keep(ctx, not_kept::in_file);
+    }
+
+    return is_kept(capture);
+}
+
+
+bool
 keep_body(context &ctx, ngx_chain_t *in)
 {
     for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
@@ -140,6 +158,10 @@ is_whole(const context &ctx)
 {
     const capture_state &capture = ctx.capture;
 
+    if (capture.cut_off) {
+        return false;
+    }
+
     return capture.content_length < 0 || capture.size == capture.content_length
            || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
            || capture.status == 204;
@@ -170,7 +192,8 @@ log_not_kept(const context &ctx)
 
 namespace {
 
-/* Status and Location: what a client is told of a response that is gone. */
+/* Status and Location: what a client is told of a response that is gone.
+ */
 bool
 encode_summary(context &ctx)
 {
@@ -403,5 +426,4 @@ encode_trailers(context &ctx, std::size_t &count)
 }
 
 }
-
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "module/capture.h"
+#include "module/portion.h"
 #include "ngx.h"
 
 #include <cstdint>
@@ -14,6 +15,9 @@ using piece = std::span<const std::uint8_t>;
 
 /* Encodes the header before any other filter may change it. */
 bool keep_header(context &ctx);
+
+/* Counts a chain in; false: the response is more than is kept. */
+bool fits(context &ctx, const portion &p);
 
 /* Adds the chain to the captured body; false: no memory. */
 bool keep_body(context &ctx, ngx_chain_t *in);

@@ -52,13 +52,18 @@ renewed(settle_waiter &waiter, settle_result result)
         return;
     }
 
-    if (result == settle_result::lost) {
+    /* Renewal goes on: the successor may end first, and release the key. */
+    if (result == settle_result::lost && !ctx->run.lease.lost) {
+        ctx->run.lease.lost = true;
         ngx_log_error(
             NGX_LOG_WARN, ctx->request->connection->log, 0,
             "idempotency: lease lost while the request is running: it was "
             "not renewed in time; if this happens often, set a "
             "longer \"idempotency_lease\"");
-        return;
+    }
+
+    if (result == settle_result::unavailable) {
+        ctx->claim.own.renewal_lost = true;
     }
 
     /* What failed is tried again well before the lease is over. */

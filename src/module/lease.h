@@ -12,6 +12,7 @@ struct context;
 struct lease_state {
     own_event renewal;
     settle_waiter renewed;
+    bool lost; /* said that another owns the record */
     ngx_msec_t asked_at;
 };
 

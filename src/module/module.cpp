@@ -4,33 +4,81 @@
 #include "module/gate.h"
 #include "module/peers.h"
 #include "module/variables.h"
-#include "module/waiting.h"
+#include "module/wait_groups.h"
 #include "ngx.h"
 
 namespace idempotency {
 
 namespace {
 
+ngx_array_t *
+precontent_handlers(ngx_conf_t *cf)
+{
+    auto *core = static_cast<ngx_http_core_main_conf_t *>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+
+    return &core->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
+}
+
+
+/*
+ * The handler of mirror; null: there is none.  It has no name outside of its
+ * file, so mirror is made to register it once more, and that is undone.
+ */
+ngx_http_handler_pt
+mirror_handler(ngx_conf_t *cf)
+{
+    ngx_array_t *handlers = precontent_handlers(cf);
+    ngx_uint_t before = handlers->nelts;
+
+    for (ngx_module_t **m = cf->cycle->modules; *m != nullptr; m++) {
+
+        if ((*m)->type != NGX_HTTP_MODULE
+            || std::string_view((*m)->name) != "ngx_http_mirror_module")
+        {
+            continue;
+        }
+
+        auto *module = static_cast<ngx_http_module_t *>((*m)->ctx);
+
+        if (module->postconfiguration == nullptr
+            || module->postconfiguration(cf) != NGX_OK
+            || handlers->nelts != before + 1)
+        {
+            break;
+        }
+
+        handlers->nelts = before;
+        return static_cast<ngx_http_handler_pt *>(handlers->elts)[before];
+    }
+
+    return nullptr;
+}
+
+
 /*
  * Handlers of a phase run in reverse order of registration.  The gate goes to
  * the front to run last: whatever may still redirect the request to a location
- * with access rules of its own (try_files) has had its turn then.
+ * with access rules of its own (try_files) has had its turn then.  Only mirror
+ * comes after it, where it is the first in the array as in nginx's own order:
+ * it does not redirect, and it is not to copy what does not run.
  */
 ngx_int_t
 add_gate(ngx_conf_t *cf)
 {
-    auto *core = static_cast<ngx_http_core_main_conf_t *>(
-        ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    ngx_array_t *handlers = &core->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
+    ngx_http_handler_pt mirror = mirror_handler(cf);
+    ngx_array_t *handlers = precontent_handlers(cf);
 
     if (ngx_array_push(handlers) == nullptr) {
         return NGX_ERROR;
     }
 
     auto *h = static_cast<ngx_http_handler_pt *>(handlers->elts);
+    ngx_uint_t place = mirror != nullptr && h[0] == mirror ? 1 : 0;
 
-    ngx_memmove(h + 1, h, (handlers->nelts - 1) * sizeof(*h));
-    h[0] = gate;
+    ngx_memmove(h + place + 1, h + place,
+                (handlers->nelts - 1 - place) * sizeof(*h));
+    h[place] = gate;
 
     return NGX_OK;
 }

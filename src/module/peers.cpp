@@ -10,7 +10,7 @@ namespace {
 
 /* What a peer's owner has put into the upstream, behind our guard. */
 struct guarded_peer {
-    peer_guard *guard; /* null: not a subrequest */
+    const guarded_exchange *exchange;
     void *data;
     ngx_event_get_peer_pt get;
     ngx_event_free_peer_pt free;
@@ -23,22 +23,37 @@ struct guarded_peer {
 
 
 /* For such an answer nginx would ask another peer. */
-constexpr ngx_uint_t answered_by_peer = NGX_HTTP_UPSTREAM_FT_HTTP_500
-                                        | NGX_HTTP_UPSTREAM_FT_HTTP_502
-                                        | NGX_HTTP_UPSTREAM_FT_HTTP_503
-                                        | NGX_HTTP_UPSTREAM_FT_HTTP_504
-                                        | NGX_HTTP_UPSTREAM_FT_HTTP_403
-                                        | NGX_HTTP_UPSTREAM_FT_HTTP_404
-                                        | NGX_HTTP_UPSTREAM_FT_HTTP_429;
+struct failure {
+    ngx_uint_t status;
+    ngx_uint_t bit;
+    bool counts; /* for max_fails */
+};
+
+constexpr failure failures[] = {
+    {500, NGX_HTTP_UPSTREAM_FT_HTTP_500, true},
+    {502, NGX_HTTP_UPSTREAM_FT_HTTP_502, true},
+    {503, NGX_HTTP_UPSTREAM_FT_HTTP_503, true},
+    {504, NGX_HTTP_UPSTREAM_FT_HTTP_504, true},
+    {403, NGX_HTTP_UPSTREAM_FT_HTTP_403, false},
+    {404, NGX_HTTP_UPSTREAM_FT_HTTP_404, false},
+    {429, NGX_HTTP_UPSTREAM_FT_HTTP_429, true},
+};
 
 
 ngx_int_t init_guarded_peer(ngx_http_request_t *r,
                             ngx_http_upstream_srv_conf_t *us);
-ngx_int_t reinit_once(ngx_http_request_t *r);
-ngx_int_t guard_conf(context &ctx, ngx_http_upstream_t *u);
-ngx_int_t guard_peer(context &ctx, ngx_http_request_t *r);
+bool is_over(const ngx_http_upstream_t *u);
+bool is_to_be_guarded(const context &ctx, ngx_http_request_t *r);
+guarded_exchange *find_exchange(const context &ctx,
+                                const ngx_http_request_t *r);
+ngx_int_t send_guarded(void *data, ngx_chain_t *in);
+void finalize_guarded(ngx_http_request_t *r, ngx_int_t rc);
+ngx_http_upstream_conf_t *one_peer_conf(ngx_http_request_t *r);
+ngx_int_t guard_peer(ngx_http_request_t *r, const guarded_exchange *exchange);
 ngx_int_t get_peer(ngx_peer_connection_t *pc, void *data);
 void free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state);
+bool is_failure(const ngx_peer_connection_t *pc,
+                const guarded_exchange &exchange);
 void notify_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t type);
 
 #if (NGX_SSL || NGX_COMPAT)
@@ -77,19 +92,34 @@ guard_upstreams(ngx_conf_t *cf, main_conf *main)
 
 
 ngx_int_t
-guard_exchange(context &ctx)
+guard_exchange(context &ctx, ngx_http_request_t *r)
 {
-    ngx_http_upstream_t *u = ctx.request->upstream;
-    bool resolved_later = u->conf != ctx.run.peers.conf;
+    ngx_http_upstream_t *u = r->upstream;
 
-    if (guard_conf(ctx, u) != NGX_OK) {
+    if (find_exchange(ctx, r) != nullptr || r->cached || is_over(u)) {
+        return NGX_OK;
+    }
+
+    auto *exchange = make<guarded_exchange>(r->pool);
+    ngx_http_upstream_conf_t *conf = one_peer_conf(r);
+
+    if (exchange == nullptr || conf == nullptr) {
         return NGX_ERROR;
     }
 
-    if (resolved_later && u->reinit_request != reinit_once) {
-        ctx.run.peers.reinit_request = u->reinit_request;
-        u->reinit_request = reinit_once;
-    }
+    *exchange = {r,
+                 u,
+                 u->conf,
+                 u->output.output_filter,
+                 u->output.filter_ctx,
+                 u->finalize_request,
+                 ctx.run.peers.under_way};
+
+    ctx.run.peers.under_way = exchange;
+    u->conf = conf;
+    u->output.output_filter = send_guarded;
+    u->output.filter_ctx = exchange;
+    u->finalize_request = finalize_guarded;
 
     return NGX_OK;
 }
@@ -122,63 +152,116 @@ init_guarded_peer(ngx_http_request_t *r, ngx_http_upstream_srv_conf_t *us)
 
     context *ctx = find_context(r->main);
 
-    if (ctx == nullptr || !is_guarded(*ctx) || r->background
-        || (r != r->main && is_safe_method(r)))
-    {
+    if (ctx == nullptr || !is_to_be_guarded(*ctx, r)) {
         return NGX_OK;
     }
 
-    if (guard_conf(*ctx, r->upstream) != NGX_OK) {
+    if (guard_exchange(*ctx, r) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return guard_peer(*ctx, r);
+    return guard_peer(r, find_exchange(*ctx, r));
 }
 
 
-/* For peers that were resolved at run time: they have no init_peer(). */
-ngx_int_t
-reinit_once(ngx_http_request_t *r)
+/*
+ * An exchange may end inside the call of the content handler.  One that waits
+ * for the cache has not begun: it has no cleanup yet, and no output filter.
+ */
+bool
+is_over(const ngx_http_upstream_t *u)
 {
-    context *ctx = find_context(r);
+    return u->cleanup == nullptr && u->output.output_filter != nullptr;
+}
 
-    if (any_byte_sent(*ctx)) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "idempotency: request already sent to an upstream peer, "
-                      "not trying another");
+
+bool
+is_to_be_guarded(const context &ctx, ngx_http_request_t *r)
+{
+    return r == r->main ? is_guarded(ctx) : is_guarded_subrequest(ctx, r);
+}
+
+
+guarded_exchange *
+find_exchange(const context &ctx, const ngx_http_request_t *r)
+{
+    for (guarded_exchange *e = ctx.run.peers.under_way; e != nullptr;
+         e = e->next) {
+        if (e->upstream == r->upstream) {
+            return e;
+        }
+    }
+
+    return nullptr;
+}
+
+
+/*
+ * Peers that are resolved at run time have no init_peer().  They are there
+ * when the request is about to be sent.
+ */
+ngx_int_t
+send_guarded(void *data, ngx_chain_t *in)
+{
+    auto *exchange = static_cast<guarded_exchange *>(data);
+    const ngx_peer_connection_t &pc = exchange->upstream->peer;
+
+    if (pc.free != free_peer
+        && guard_peer(exchange->request, exchange) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return ctx->run.peers.reinit_request(r);
+    if (exchange->output_filter == nullptr) {
+        return ngx_chain_writer(&exchange->upstream->writer, in);
+    }
+
+    return exchange->output_filter(exchange->output_data, in);
+}
+
+
+void
+finalize_guarded(ngx_http_request_t *r, ngx_int_t rc)
+{
+    context *ctx = find_context(r->main);
+    guarded_exchange *exchange = find_exchange(*ctx, r);
+    guarded_exchange **link = &ctx->run.peers.under_way;
+
+    while (*link != exchange) {
+        link = &(*link)->next;
+    }
+
+    *link = exchange->next;
+
+    if (r != r->main) {
+        note_end_of_subrequest(*ctx, r, rc);
+    }
+
+    exchange->finalize_request(r, rc);
 }
 
 
 /* The exchange goes to its end without the client, and to one peer. */
-ngx_int_t
-guard_conf(context &ctx, ngx_http_upstream_t *u)
+ngx_http_upstream_conf_t *
+one_peer_conf(ngx_http_request_t *r)
 {
-    if (u->conf == ctx.run.peers.conf) {
-        return NGX_OK;
-    }
-
-    auto *conf = make<ngx_http_upstream_conf_t>(ctx.request->pool, *u->conf);
+    auto *conf = make<ngx_http_upstream_conf_t>(r->pool, *r->upstream->conf);
 
     if (conf == nullptr) {
-        return NGX_ERROR;
+        return nullptr;
     }
 
     ignore_client(*conf);
-    conf->next_upstream &= ~answered_by_peer;
 
-    ctx.run.peers.conf = conf;
-    u->conf = conf;
+    for (const failure &f : failures) {
+        conf->next_upstream &= ~f.bit;
+    }
 
-    return NGX_OK;
+    return conf;
 }
 
 
 ngx_int_t
-guard_peer(context &ctx, ngx_http_request_t *r)
+guard_peer(ngx_http_request_t *r, const guarded_exchange *exchange)
 {
     ngx_peer_connection_t *pc = &r->upstream->peer;
     auto *peer = make<guarded_peer>(r->pool);
@@ -187,7 +270,7 @@ guard_peer(context &ctx, ngx_http_request_t *r)
         return NGX_ERROR;
     }
 
-    peer->guard = r != r->main ? &ctx.run.peers : nullptr;
+    peer->exchange = exchange;
     peer->data = pc->data;
     peer->get = pc->get;
     peer->free = pc->free;
@@ -237,22 +320,48 @@ free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state)
     auto *peer = static_cast<guarded_peer *>(data);
     bool sent = pc->connection != nullptr && pc->connection->sent > 0;
 
+    if (state == 0 && is_failure(pc, *peer->exchange)) {
+        state = NGX_PEER_FAILED;
+    }
+
     if (peer->free != nullptr) {
         peer->free(pc, peer->data, state);
     }
 
-    if (!sent) {
-        return;
+    if (sent) {
+        pc->tries = 0;
+        pc->cached = 0;
+    }
+}
+
+
+/*
+ * Whether nginx would have gone to another peer because of this answer.  Then
+ * it would have counted the answer for max_fails.
+ */
+bool
+is_failure(const ngx_peer_connection_t *pc, const guarded_exchange &exchange)
+{
+    constexpr ngx_uint_t not_idempotent = NGX_HTTP_POST | NGX_HTTP_LOCK
+                                          | NGX_HTTP_PATCH;
+
+    for (const failure &f : failures) {
+
+        if (f.status != exchange.upstream->headers_in.status_n) {
+            continue;
+        }
+
+        ngx_uint_t wanted = f.bit;
+
+        if (exchange.request->method & not_idempotent) {
+            wanted |= NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT;
+        }
+
+        return f.counts && pc->tries > 1
+               && (exchange.conf->next_upstream & wanted) == wanted;
     }
 
-    pc->tries = 0;
-    pc->cached = 0;
-
-    if (peer->guard != nullptr) {
-        peer->guard->subrequest_sent = true;
-        peer->guard->subrequest_unanswered = peer->guard->subrequest_unanswered
-                                             || (state & NGX_PEER_FAILED) != 0;
-    }
+    return false;
 }
 
 

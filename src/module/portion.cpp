@@ -4,7 +4,21 @@ namespace idempotency {
 
 namespace {
 
-bool has_end(const ngx_http_upstream_t *u);
+/* The upstream's own filters of what it reads, behind ours. */
+struct guarded_filters {
+    ngx_http_upstream_t *upstream;
+    void *data;
+    void *pipe_data;
+    ngx_int_t (*init)(void *data);
+    ngx_int_t (*filter)(void *data, ssize_t bytes);
+    ngx_event_pipe_input_filter_pt pipe_filter;
+    bool failed;
+};
+
+
+ngx_int_t init_filters(void *data);
+ngx_int_t filter(void *data, ssize_t bytes);
+ngx_int_t pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *b);
 
 }
 
@@ -41,8 +55,6 @@ is_truncated(ngx_http_request_t *r, const portion &p)
 }
 
 
-namespace {
-
 /*
  * FastCGI marks the end of a response, yet nginx takes the end of the
  * connection for it too.
@@ -56,6 +68,105 @@ has_end(const ngx_http_upstream_t *u)
     }
 
     return u->buffering ? u->pipe->upstream_done : u->length == 0;
+}
+
+
+/* From a header filter: nginx is about to set up what reads the body. */
+bool
+break_off_on_error(ngx_http_request_t *r)
+{
+    ngx_http_upstream_t *u = r->upstream;
+
+    if (u == nullptr || u->cleanup == nullptr
+        || u->input_filter_init == nullptr
+        || u->input_filter_init == init_filters)
+    {
+        return true;
+    }
+
+    auto *own = make<guarded_filters>(r->pool);
+
+    if (own == nullptr) {
+        return false;
+    }
+
+    own->upstream = u;
+    own->init = u->input_filter_init;
+    own->data = u->input_filter_ctx;
+    u->input_filter_init = init_filters;
+    u->input_filter_ctx = own;
+
+    if (u->pipe != nullptr) {
+        own->pipe_data = u->pipe->input_ctx;
+        u->pipe->input_ctx = own;
+    }
+
+    return true;
+}
+
+
+namespace {
+
+/* The upstream chooses its filters here, by the kind of response. */
+ngx_int_t
+init_filters(void *data)
+{
+    auto *own = static_cast<guarded_filters *>(data);
+    ngx_http_upstream_t *u = own->upstream;
+
+    ngx_int_t rc = own->init(u->buffering ? own->pipe_data : own->data);
+
+    own->filter = u->input_filter;
+    u->input_filter = filter;
+
+    if (u->pipe != nullptr) {
+        own->pipe_filter = u->pipe->input_filter;
+        u->pipe->input_filter = pipe_filter;
+    }
+
+    return rc;
+}
+
+
+ngx_int_t
+filter(void *data, ssize_t bytes)
+{
+    auto *own = static_cast<guarded_filters *>(data);
+
+    if (own->failed || own->filter(own->data, bytes) != NGX_ERROR) {
+        return NGX_OK;
+    }
+
+    own->failed = true;
+    own->upstream->error = 1;
+    own->upstream->length = 1;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *b)
+{
+    auto *own = static_cast<guarded_filters *>(p->input_ctx);
+
+    if (own->failed) {
+        return NGX_OK;
+    }
+
+    p->input_ctx = own->pipe_data;
+    ngx_int_t rc = own->pipe_filter(p, b);
+    p->input_ctx = own;
+
+    if (rc != NGX_ERROR) {
+        return rc;
+    }
+
+    own->failed = true;
+    p->upstream_error = 1;
+    p->length = 1;
+
+    return NGX_OK;
 }
 
 }

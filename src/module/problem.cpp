@@ -3,6 +3,7 @@
 #include "contract/record.h"
 #include "module/capture.h"
 #include "module/context.h"
+#include "module/jsonrpc.h"
 
 namespace idempotency {
 
@@ -219,6 +220,10 @@ send_from_top(ngx_http_request_t *r, ngx_chain_t *body)
 }
 
 
+ngx_int_t send_text(context &ctx, ngx_uint_t status, const ngx_str_t &text,
+                    sender send);
+
+
 ngx_int_t
 send_json(context &ctx, const problem &p, ngx_uint_t status, sender send)
 {
@@ -238,18 +243,38 @@ send_json(context &ctx, const problem &p, ngx_uint_t status, sender send)
     ngx_str_t body = format(r->pool, size,
                             "{\"type\":\"%V\",\"title\":\"%V\","
                             "\"status\":%ui,\"detail\":\"%V\","
-                            "\"code\":\"%V\"%V}\n",
+                            "\"code\":\"%V\"%V}",
                             &type, &title, status, &detail, &name, &original);
+
+    if (original.data == nullptr || body.data == nullptr) {
+        return NGX_ERROR;
+    }
+
+    if (ctx.jsonrpc.call) {
+        body = jsonrpc_error(ctx, p.title, body);
+    }
+
+    return send_text(ctx, status, body, send);
+}
+
+
+ngx_int_t
+send_text(context &ctx, ngx_uint_t status, const ngx_str_t &text, sender send)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_str_t body = format(r->pool, text.len + 1, "%V\n", &text);
     auto *b = static_cast<ngx_buf_t *>(ngx_calloc_buf(r->pool));
 
-    if (original.data == nullptr || body.data == nullptr || b == nullptr) {
+    if (text.data == nullptr || body.data == nullptr || b == nullptr) {
         return NGX_ERROR;
     }
 
     r->headers_out.status = status;
     r->headers_out.status_line = status_line(status);
     r->headers_out.content_length_n = static_cast<off_t>(body.len);
-    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_type = ctx.jsonrpc.call
+                                      ? str("application/json")
+                                      : str("application/problem+json");
     r->headers_out.content_type_len = r->headers_out.content_type.len;
     r->headers_out.content_type_lowcase = nullptr;
 
@@ -289,6 +314,39 @@ send_grpc(context &ctx, const problem &p, sender send)
     r->header_only = 1;
 
     return send(r, nullptr);
+}
+
+
+/* Then the operator's page answers, with our headers. */
+bool
+has_page(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    return !ctx.grpc && !r->error_page
+           && has_error_page(core_location(r), status_of(ctx.conf, ctx.error));
+}
+
+
+void
+answer_refused(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    const problem &p = describe(ctx.error);
+    ngx_uint_t status = status_of(ctx.conf, ctx.error);
+
+    if (has_page(ctx)) {
+        ngx_http_finalize_request(r, static_cast<ngx_int_t>(status));
+        return;
+    }
+
+    /* An error page that has led here must not give the answer its status. */
+    r->err_status = 0;
+
+    ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p, send_from_top)
+                            : send_json(ctx, p, status, send_from_top);
+
+    ngx_http_finalize_request(r, rc);
 }
 
 }
@@ -340,7 +398,6 @@ send_problem(context &ctx, error_code code)
 {
     ngx_http_request_t *r = ctx.request;
     const problem &p = describe(code);
-    ngx_uint_t status = status_of(ctx.conf, code);
     ngx_str_t name = str(p.name);
 
     bool again = ctx.at == stage::refused;
@@ -357,23 +414,19 @@ send_problem(context &ctx, error_code code)
         }
     }
 
+    if (!again && is_unread_call(ctx)) {
+        return read_call(ctx, answer_refused);
+    }
+
     if (ngx_http_discard_request_body(r) != NGX_OK) {
         r->keepalive = 0;
     }
 
-    /* Then the operator's page answers, with our headers. */
-    if (!ctx.grpc && !r->error_page
-        && has_error_page(core_location(r), status)) {
-        return static_cast<ngx_int_t>(status);
+    if (has_page(ctx)) {
+        return static_cast<ngx_int_t>(status_of(ctx.conf, code));
     }
 
-    /* An error page that has led here must not give the answer its status. */
-    r->err_status = 0;
-
-    ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p, send_from_top)
-                            : send_json(ctx, p, status, send_from_top);
-
-    ngx_http_finalize_request(r, rc);
+    answer_refused(ctx);
 
     return NGX_DONE;
 }

@@ -201,6 +201,7 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     }
 
     settings.prefix = words.prefix;
+    link.prefix = words.prefix;
     settings.connections = static_cast<ngx_uint_t>(connections);
     link.tls_verify = view(words.tls_verify) == "on";
     link.db = str(words.url.db);

@@ -3,6 +3,7 @@
 #include "contract/record.h"
 #include "module/context.h"
 #include "module/jsonrpc.h"
+#include "module/shared_response.h"
 
 namespace idempotency {
 
@@ -216,9 +217,12 @@ drop_digests(ngx_http_request_t *r)
 }
 
 
+/* An older record may have the mark of its application. */
 ngx_int_t
 mark(context &ctx)
 {
+    strip_mark(ctx.request, ctx.conf);
+
     if (ctx.conf->replay_header.len == 0) {
         return NGX_OK;
     }
@@ -257,6 +261,9 @@ send(context &ctx, std::span<const std::uint8_t> body)
 }
 
 
+off_t end_chain(ngx_chain_t *body);
+
+
 ngx_int_t
 send_response(context &ctx, response_reader &reader)
 {
@@ -275,19 +282,40 @@ send_response(context &ctx, response_reader &reader)
         return NGX_ERROR;
     }
 
-    auto body = with_own_id(ctx, reader.body());
+    ngx_chain_t *body = with_own_id(ctx, reader.body());
 
-    if (body.empty()) {
+    if (body == nullptr) {
         return send(ctx, reader.body());
     }
 
+    off_t size = end_chain(body);
+
     if (r->headers_out.content_length_n >= 0) {
-        r->headers_out.content_length_n = static_cast<off_t>(body.size());
+        r->headers_out.content_length_n = size;
     }
 
     drop_digests(r);
 
-    return send(ctx, body);
+    return send_below(r, body);
+}
+
+
+/* Marks the end of a body; returns its size. */
+off_t
+end_chain(ngx_chain_t *body)
+{
+    off_t size = 0;
+
+    for (/* void */; body != nullptr; body = body->next) {
+        size += ngx_buf_size(body->buf);
+
+        if (body->next == nullptr) {
+            body->buf->last_buf = 1;
+            body->buf->last_in_chain = 1;
+        }
+    }
+
+    return size;
 }
 
 }
@@ -298,8 +326,11 @@ replay(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
     response_reader reader;
+    auto &response = ctx.claim.answer.response;
 
-    if (!reader.open(ctx.claim.answer.response)) {
+    response = share_response(r, ctx.claim.own.name, response);
+
+    if (!reader.open(response)) {
         ngx_log_error(
             NGX_LOG_ERR, r->connection->log, 0,
             "idempotency: stored response is corrupt or from another "
@@ -314,6 +345,23 @@ replay(context &ctx)
     ngx_http_finalize_request(r, send_response(ctx, reader));
 
     return NGX_DONE;
+}
+
+
+void
+strip_mark(ngx_http_request_t *r, const location_conf *conf)
+{
+    std::string_view name = view(conf->replay_header);
+
+    if (name.empty()) {
+        return;
+    }
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        if (same_name(view(h.key), name)) {
+            h.hash = 0;
+        }
+    });
 }
 
 

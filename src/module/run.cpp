@@ -8,6 +8,7 @@ namespace {
 
 void wrap_content_handler(context &ctx);
 ngx_int_t run_content(ngx_http_request_t *r);
+bool was_sent(const context &ctx);
 bool is_same_request(const context &ctx);
 
 }
@@ -36,6 +37,7 @@ start_run(context &ctx)
     }
 
     start_renewal(ctx);
+    start_noting_copies(ctx, false);
     wrap_content_handler(ctx);
 
     return NGX_DECLINED;
@@ -56,6 +58,8 @@ enter_again(context &ctx)
     evidence_state &known = ctx.run.evidence;
     bool redirected = application_redirected(ctx);
 
+    start_noting_copies(ctx, true);
+
     if (redirected) {
         known.delegated = true;
         read_app_word(ctx);
@@ -69,7 +73,7 @@ enter_again(context &ctx)
         return NGX_DECLINED;
     }
 
-    if (known.frozen || !any_byte_sent(ctx) || redirected || ctx.conf->dry_run
+    if (known.frozen || !was_sent(ctx) || redirected || ctx.conf->dry_run
         || r->content_handler == nullptr)
     {
         wrap_content_handler(ctx);
@@ -99,7 +103,11 @@ stop_or_pass(context &ctx)
 
     r->error_page = 1;
 
-    return ctx.at == stage::refused ? send_problem(ctx, ctx.error)
+    if (ctx.at == stage::refused) {
+        return send_problem(ctx, ctx.error);
+    }
+
+    return ctx.body.refused_by != 0 ? ctx.body.refused_by
                                     : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
@@ -143,8 +151,16 @@ wrap_content_handler(context &ctx)
 ngx_int_t
 run_content(ngx_http_request_t *r)
 {
+    if (r != r->main) {
+        return run_subrequest(r);
+    }
+
     context *ctx = find_context(r);
     evidence_state &known = ctx->run.evidence;
+
+    if (!note_copies(*ctx)) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     known.upstream_before = r->upstream;
     known.handler_status = 0;
@@ -159,13 +175,29 @@ run_content(ngx_http_request_t *r)
         return rc;
     }
 
-    if (guard_exchange(*ctx) != NGX_OK) {
+    if (guard_exchange(*ctx, r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     stop_watching_client(r);
 
     return rc;
+}
+
+
+/*
+ * A handler may ask others by subrequests and then send the request itself on
+ * (ngx.exec).  An error page in place of a handler that failed would do again
+ * what the subrequests have done.
+ */
+bool
+was_sent(const context &ctx)
+{
+    const ngx_http_request_t *r = ctx.request;
+    bool error_page = r->error_page || r->err_status != 0
+                      || ctx.run.location->recursive_error_pages;
+
+    return error_page ? any_byte_sent(ctx) : any_byte_sent(ctx, ctx.request);
 }
 
 

@@ -4,6 +4,7 @@
 #include "module/evidence.h"
 #include "module/lease.h"
 #include "module/peers.h"
+#include "module/subrequests.h"
 #include "ngx.h"
 
 namespace idempotency {
@@ -18,6 +19,7 @@ struct run_state {
     const ngx_http_core_loc_conf_t *location; /* of that handler */
     lease_state lease;
     peer_guard peers;
+    subrequest_state subrequests;
     client_state client;
     evidence_state evidence;
 };

@@ -20,6 +20,15 @@ shared_response *copy_response(std::span<const std::uint8_t> response);
 std::span<const std::uint8_t> use_response(ngx_http_request_t *r,
                                            shared_response *response);
 
+/*
+ * For a replay: if another request is answered with the same response now,
+ * both use one copy, and the memory that the request has it in is freed.  So
+ * clients that read slowly hold one copy of a response in each worker.
+ */
+std::span<const std::uint8_t>
+share_response(ngx_http_request_t *r, const digest &name,
+               std::span<const std::uint8_t> response);
+
 void drop_response(shared_response *response);
 
 }

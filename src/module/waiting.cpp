@@ -2,44 +2,13 @@
 
 #include "module/context.h"
 #include "module/shared_response.h"
+#include "module/wait_groups.h"
 
 namespace idempotency {
 
-/*
- * The requests of this worker that wait for one record: same name, same
- * fingerprint, same location.  One of them at most asks the store, or runs.
- * What it learns decides for the rest, so that a thousand waiters cost the
- * store no more than one.  While the owner is in another worker or on another
- * machine, the first in the queue asks again now and then.
- */
-struct wait_group {
-    ngx_queue_t link;
-    ngx_queue_t waiters;
-    context *asker; /* asks the store, or runs */
-    digest name;
-    digest fingerprint;
-    const location_conf *conf;
-    claim_answer last; /* the pending record as it was met */
-    bool met;          /* ... if it was, */
-    ngx_msec_t met_at; /* ... and when */
-    own_event poll;
-    ngx_msec_t step;
-};
-
-
 namespace {
 
-constexpr ngx_msec_t first_step = 10;
 constexpr ngx_msec_t longest_step = 200;
-constexpr std::size_t bucket_count = 256;
-
-ngx_queue_t buckets[bucket_count];
-
-template <class F>
-void each_group(const digest &name, F call);
-wait_group *find_group(const context &ctx);
-wait_group *make_group(const context &ctx);
-ngx_queue_t *bucket_of(const digest &name);
 void start_waiting(context &ctx);
 void woken(ngx_event_t *event);
 void give_up(ngx_event_t *event);
@@ -56,15 +25,6 @@ void poll_or_end(wait_group *group);
 }
 
 
-void
-init_waiting()
-{
-    for (ngx_queue_t &bucket : buckets) {
-        ngx_queue_init(&bucket);
-    }
-}
-
-
 bool
 join(context &ctx)
 {
@@ -75,7 +35,7 @@ join(context &ctx)
     wait_group *group = find_group(ctx);
 
     if (group == nullptr) {
-        group = make_group(ctx);
+        group = make_group(ctx, poll_store);
 
         if (group != nullptr) {
             group->asker = &ctx;
@@ -234,73 +194,6 @@ wake_one(context &ctx)
 
 
 namespace {
-
-wait_group *
-find_group(const context &ctx)
-{
-    wait_group *found = nullptr;
-
-    each_group(ctx.claim.own.name, [&](wait_group *group) {
-        if (group->fingerprint == ctx.body.fingerprint
-            && group->conf == ctx.conf) {
-            found = group;
-        }
-    });
-
-    return found;
-}
-
-
-wait_group *
-make_group(const context &ctx)
-{
-    void *memory = ngx_alloc(sizeof(wait_group), ngx_cycle->log);
-
-    if (memory == nullptr) {
-        return nullptr;
-    }
-
-    auto *group = ::new (memory) wait_group{};
-
-    group->name = ctx.claim.own.name;
-    group->fingerprint = ctx.body.fingerprint;
-    group->conf = ctx.conf;
-    group->step = first_step;
-    group->last.result = claim_result::found;
-    group->last.same_fingerprint = true;
-    group->poll.init(group, poll_store, ngx_cycle->log);
-    ngx_queue_init(&group->waiters);
-    ngx_queue_insert_tail(bucket_of(group->name), &group->link);
-
-    return group;
-}
-
-
-/* The call may not end a group. */
-template <class F>
-void
-each_group(const digest &name, F call)
-{
-    ngx_queue_t *bucket = bucket_of(name);
-
-    for (ngx_queue_t *q = ngx_queue_head(bucket);
-         q != ngx_queue_sentinel(bucket); q = ngx_queue_next(q))
-    {
-        auto *group = ngx_queue_data(q, wait_group, link);
-
-        if (group->name == name) {
-            call(group);
-        }
-    }
-}
-
-
-ngx_queue_t *
-bucket_of(const digest &name)
-{
-    return &buckets[name[0] % bucket_count];
-}
-
 
 void
 start_waiting(context &ctx)
@@ -478,9 +371,7 @@ poll_or_end(wait_group *group)
     }
 
     if (ngx_queue_empty(&group->waiters)) {
-        group->poll.stop();
-        ngx_queue_remove(&group->link);
-        ngx_free(group);
+        end_group(group);
         return;
     }
 

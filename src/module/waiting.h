@@ -32,8 +32,6 @@ struct wait_state {
 };
 
 
-void init_waiting();
-
 /*
  * Before a request claims: true if another request of this worker claims or
  * runs the same key.  Then it waits for what that one learns.

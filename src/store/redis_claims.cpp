@@ -1,3 +1,4 @@
+#include "store/redis_errors.h"
 #include "store/redis_record.h"
 #include "store/redis_store.h"
 
@@ -7,6 +8,10 @@ namespace idempotency {
 
 namespace {
 
+/* How often to ask again for a record that went while it was looked at. */
+constexpr unsigned most_vanishings = 3;
+
+bool is_too_late(const operation &op);
 claim_answer claimed_with(std::int64_t attempt);
 bool needs_script(const operation &op, const redis_record &record);
 std::uint64_t age_of(const operation &op, const redis_record &record,
@@ -21,10 +26,11 @@ void copy_response(claim_waiter &waiter, claim_answer &answer);
 void
 redis_store::claim_record(const claim &what, claim_waiter &waiter)
 {
-    ownership whose = {what.name, what.owner, what.lease};
+    ownership whose = {what.name, what.owner, what.lease, what.keep,
+                       what.fingerprint};
     operation *op = make(purpose::claim, whose);
 
-    if (op == nullptr || !op->link->usable()) {
+    if (op == nullptr || !op->link->usable() || !op->link->keeps_up()) {
         ngx_free(op);
         health_.claim_failed();
         waiter.answered(waiter, {});
@@ -32,12 +38,14 @@ redis_store::claim_record(const claim &what, claim_waiter &waiter)
     }
 
     op->claimer = &waiter;
-    op->fingerprint = what.fingerprint;
     op->take_over = what.take_over;
-    op->expiry = what.keep == forever ? redis_longest
-                                      : redis_expiry(what.lease + what.keep);
+    op->expiry = redis_pending_expiry(what.lease, what.keep);
 
-    if (!what.again && !op->link->needs_claim_script) {
+    /* Redis 6 does not count its replicas before a script writes. */
+    if (!op->link->knows_set_get()) {
+        op->written = form::set_and_get;
+
+    } else if (!what.again) {
         op->written = form::plain_set;
     }
 
@@ -54,34 +62,103 @@ redis_store::forget(claim_waiter &waiter)
 }
 
 
+/* What a reply means depends on what was sent: nil is not always a yes. */
 void
 redis_store::claim_replied(operation &op, const redisReply &reply)
 {
-    switch (reply.type) {
+    bool plain = op.written == form::plain_set;
 
-    case REDIS_REPLY_NIL:
-        health_.accepted(op.link->name());
-        answer_claim(op, claimed_with(1));
+    if (op.written == form::set_and_get) {
+        pair_replied(op, *op.earlier, reply);
+
+    } else if (plain && reply.type == REDIS_REPLY_NIL) {
+        claim_granted(op, 1);
+
+    } else if (plain && reply.type == REDIS_REPLY_STRING) {
+        claim_found(op, reply, 0);
+
+    } else if (!plain && reply.type == REDIS_REPLY_INTEGER
+               && reply.integer > 0) {
+        claim_granted(op, reply.integer);
+
+    } else if (!plain && reply.type == REDIS_REPLY_ARRAY && reply.elements == 2
+               && reply.element[0]->type == REDIS_REPLY_STRING
+               && reply.element[1]->type == REDIS_REPLY_INTEGER)
+    {
+        claim_found(op, *reply.element[0], reply.element[1]->integer);
+
+    } else {
+        claim_refused(op, reply);
+    }
+}
+
+
+/* The reply to SET NX says who has the key, the one to GET what is there. */
+void
+redis_store::pair_replied(operation &op, const redisReply &set,
+                          const redisReply &get)
+{
+    bool found = get.type == REDIS_REPLY_STRING;
+    auto own = record_head(op);
+
+    if (set.type == REDIS_REPLY_STATUS && found
+        && text_of(get) == text_of(own)) {
+        claim_granted(op, 1);
+
+    } else if (set.type == REDIS_REPLY_NIL && found) {
+        claim_found(op, get, 0);
+
+    } else if (set.type == REDIS_REPLY_NIL && get.type == REDIS_REPLY_NIL) {
+        claim_vanished(op);
+
+    } else if (set.type == REDIS_REPLY_NIL) {
+        claim_refused(op, get);
+
+    } else if (found && refuses_writes(error_code(set))) {
+        op.take_over = false;
+        claim_found(op, get, 0);
+
+    } else {
+        claim_refused(op, set);
+    }
+}
+
+
+/*
+ * The worker may have stood still while the reply was there, even since nginx
+ * looked at the clock.  A run may only start while enough is left of its lease
+ * to renew it in time.
+ */
+void
+redis_store::claim_granted(operation &op, std::int64_t attempt)
+{
+    claim_waiter *waiter = op.claimer;
+
+    health_.accepted(op.link->name());
+    ngx_time_update();
+
+    if (waiter == nullptr || !is_too_late(op)) {
+        answer_claim(op, claimed_with(attempt));
         return;
-
-    case REDIS_REPLY_INTEGER:
-        health_.accepted(op.link->name());
-        answer_claim(op, claimed_with(reply.integer));
-        return;
-
-    case REDIS_REPLY_STRING: claim_found(op, reply, 0); return;
-
-    case REDIS_REPLY_ARRAY:
-        if (reply.elements == 2 && reply.element[0]->type == REDIS_REPLY_STRING
-            && reply.element[1]->type == REDIS_REPLY_INTEGER)
-        {
-            claim_found(op, *reply.element[0], reply.element[1]->integer);
-            return;
-        }
-        break;
     }
 
-    claim_refused(op, reply);
+    forget(*waiter);
+    health_.claim_failed();
+    settle(return_claim(op, purpose::give_back), nullptr);
+    waiter->answered(*waiter, {});
+}
+
+
+/* There was a record, but it has expired or was released: ask again. */
+void
+redis_store::claim_vanished(operation &op)
+{
+    if (op.claimer == nullptr || ++op.times_vanished > most_vanishings) {
+        claim_lost(op, unanswered::not_sent);
+        return;
+    }
+
+    commands_.send(op);
 }
 
 
@@ -97,12 +174,22 @@ redis_store::claim_found(operation &op, const redisReply &value,
         return;
     }
 
+    /* A proxy may have sent the claim twice: it is this one that has it. */
+    if (record->owner == op.whose.owner
+        && record->state == record_state::pending) {
+        claim_granted(op, record->attempt);
+        return;
+    }
+
     if (op.claimer == nullptr) {
         free_operation(&op);
         return;
     }
 
-    if (op.written == form::plain_set && needs_script(op, *record)) {
+    bool scripted = op.written != form::plain_set
+                    && op.written != form::set_and_get;
+
+    if (!scripted && needs_script(op, *record)) {
         op.written = form::script_by_hash;
         commands_.send(op);
         return;
@@ -150,21 +237,29 @@ redis_store::answer_claim(operation &op, const claim_answer &answer)
 
 
 /*
- * A command that Redis refuses with a named error had no effect.  A plain
- * "ERR", or another type of reply, may come from a proxy in between: the claim
- * may still reach Redis.
+ * Where there is something else than a record, the request must not run.  If
+ * it is not certain that the claim had no effect, it is taken back later.
  */
 void
 redis_store::claim_refused(operation &op, const redisReply &reply)
 {
-    bool is_redis_error = reply.type == REDIS_REPLY_ERROR
-                          && !is_error(reply, "ERR");
+    std::string_view code = error_code(reply);
 
     if (reply.type == REDIS_REPLY_ERROR) {
         refused(*op.link, reply);
     }
 
-    claim_lost(op, is_redis_error ? unanswered::not_sent : unanswered::lost);
+    if (code == "WRONGTYPE") {
+        claim_answer answer;
+
+        answer.result = claim_result::unreadable;
+        health_.claim_failed();
+        answer_claim(op, answer);
+        return;
+    }
+
+    claim_lost(op, means_not_executed(code) ? unanswered::not_sent
+                                            : unanswered::lost);
 }
 
 
@@ -217,6 +312,13 @@ redis_store::return_claim(operation &op, purpose why)
 
 namespace {
 
+bool
+is_too_late(const operation &op)
+{
+    return (ngx_current_msec - op.asked_at) * 2 >= op.whose.lease;
+}
+
+
 claim_answer
 claimed_with(std::int64_t attempt)
 {
@@ -236,14 +338,18 @@ needs_script(const operation &op, const redis_record &record)
 {
     return record.state == record_state::pending
            || (record.state == record_state::unknown && op.take_over
-               && record.fingerprint == op.fingerprint);
+               && record.fingerprint == op.whose.fingerprint);
 }
 
 
+/*
+ * A pending record: since it was renewed, by what is left of its expiry.  The
+ * others: since the run ended.
+ */
 std::uint64_t
 age_of(const operation &op, const redis_record &record, std::int64_t ttl_left)
 {
-    if (op.written == form::plain_set) {
+    if (record.state != record_state::pending) {
         std::uint64_t now = op.link->server_time();
 
         return now - std::min(now, record.mark);
@@ -264,10 +370,10 @@ found(const operation &op, const redis_record &record, std::uint64_t age)
 
     answer.result = claim_result::found;
     answer.state = expired ? record_state::unknown : record.state;
-    answer.same_fingerprint = record.fingerprint == op.fingerprint;
+    answer.same_fingerprint = record.fingerprint == op.whose.fingerprint;
     answer.attempt = record.attempt;
     answer.age = age;
-    answer.remaining = record.expiry == redis_longest
+    answer.remaining = record.expiry >= redis_longest
                            ? forever
                            : record.expiry - std::min(age, record.expiry);
     answer.response = record.response;

@@ -19,8 +19,16 @@ enum class unanswered : std::uint8_t {
 struct command {
     ngx_queue_t queue;
     std::uint64_t position; /* of its first byte in the link's output */
+    ngx_msec_t sent_at;
     ngx_msec_t deadline;
     bool is_overdue; /* overdue() was called */
+
+    /*
+     * A pair of commands has two replies and is answered with the second; the
+     * first is here meanwhile, and belongs to the link.
+     */
+    unsigned replies;
+    redisReply *earlier;
 
     /* An error is a reply too.  Null: there is no reply, see why. */
     void (*answered)(command &, const redisReply *reply, unanswered why);

@@ -2,10 +2,7 @@
 
 #include "store/redis_record.h"
 #include "store/redis_scripts.h"
-
-extern "C" {
-#include <ngx_sha1.h>
-}
+#include "store/redis_sha.h"
 
 #include <charconv>
 
@@ -15,18 +12,10 @@ namespace {
 
 struct script {
     std::string_view text;
-    char sha[40];
+    script_hash hash;
+
+    explicit script(std::string_view source) : text(source), hash(source) {}
 };
-
-script claim_by_script = {claim_script, {}};
-script complete_by_script = {complete_script, {}};
-script mark_unknown_by_script = {mark_unknown_script, {}};
-script release_by_script = {release_script, {}};
-script renew_by_script = {renew_script, {}};
-
-script *const scripts[] = {&claim_by_script, &complete_by_script,
-                           &mark_unknown_by_script, &release_by_script,
-                           &renew_by_script};
 
 
 /* A number as an argument. */
@@ -70,36 +59,24 @@ private:
 
 
 const script &script_for(purpose why);
-std::array<std::uint8_t, redis_record_head> claimed_record(const operation &);
-void add_response(redis_output &out, pieces response);
+void add_record(redis_output &out, const operation &op);
+void add_expiry(redis_output &out, const operation &op);
 
-}
-
-
-/* Redis identifies a script by its SHA-1. */
-void
-redis_commands::hash_scripts()
-{
-    for (script *s : scripts) {
-        u_char hash[20];
-        ngx_sha1_t sha;
-
-        ngx_sha1_init(&sha);
-        ngx_sha1_update(&sha, s->text.data(), s->text.size());
-        ngx_sha1_final(hash, &sha);
-        ngx_hex_dump(reinterpret_cast<u_char *>(s->sha), hash, sizeof(hash));
-    }
 }
 
 
 void
 redis_commands::send(operation &op) const
 {
-    if (op.written == form::plain_set) {
-        set_record(op);
+    switch (op.written) {
+    case form::plain_set: set_record(op, true); break;
 
-    } else {
-        run_script(op);
+    case form::set_and_get:
+        set_record(op, false);
+        get_record(op);
+        break;
+
+    default: run_script(op);
     }
 
     op.link->end(op);
@@ -107,17 +84,32 @@ redis_commands::send(operation &op) const
 
 
 void
-redis_commands::set_record(operation &op) const
+redis_commands::set_record(operation &op, bool get) const
 {
-    redis_output &out = op.link->begin(op, 7);
+    redis_output &out = op.link->begin(op, get ? 7 : 6);
 
     out.add("SET");
     out.add(key_name(prefix_, op.whose.name));
-    out.add(text_of(claimed_record(op)));
+    out.add(text_of(record_head(op)));
     out.add("NX");
-    out.add("GET");
+
+    if (get) {
+        out.add("GET");
+    }
+
     out.add("PX");
     out.add(decimal(op.expiry));
+}
+
+
+/* The second of a pair. */
+void
+redis_commands::get_record(operation &op) const
+{
+    redis_output &out = op.link->begin_second(op, 2);
+
+    out.add("GET");
+    out.add(key_name(prefix_, op.whose.name));
 }
 
 
@@ -130,36 +122,30 @@ redis_commands::run_script(operation &op) const
 
     case purpose::claim: {
         redis_output &out = begin_script(op, 3);
-        out.add(text_of(claimed_record(op)));
-        out.add(decimal(op.expiry));
+        add_record(out, op);
+        add_expiry(out, op);
         out.add(op.take_over ? "1" : "0");
         break;
     }
 
-    case purpose::complete: {
-        redis_output &out = begin_script(op, 4);
+    case purpose::complete:
+    case purpose::mark_unknown:
+    case purpose::renew: {
+        redis_output &out = begin_script(op, 3);
         out.add(owner);
-        out.add(decimal(static_cast<std::uint64_t>(op.state)));
-        out.add(decimal(op.expiry));
-        add_response(out, op.response);
+        add_record(out, op);
+        add_expiry(out, op);
         break;
     }
-
-    case purpose::mark_unknown: {
-        redis_output &out = begin_script(op, 2);
-        out.add(owner);
-        out.add(decimal(op.expiry));
-        break;
-    }
-
-    case purpose::renew: begin_script(op, 1).add(owner); break;
 
     case purpose::release:
     case purpose::give_back:
     case purpose::take_back: {
-        redis_output &out = begin_script(op, 2);
+        redis_output &out = begin_script(op, 3);
+        auto head = record_head(op);
         out.add(owner);
         out.add(op.returns_claim() ? "1" : "0");
+        out.add(text_of(bytes(head).last(sizeof(std::uint64_t))));
         break;
     }
     }
@@ -178,7 +164,7 @@ redis_commands::begin_script(operation &op, unsigned arguments) const
 
     } else {
         out.add("EVALSHA");
-        out.add({s.sha, sizeof(s.sha)});
+        out.add(s.hash);
     }
 
     out.add("1");
@@ -193,39 +179,37 @@ namespace {
 const script &
 script_for(purpose why)
 {
+    static const script claim(claim_script);
+    static const script complete(complete_script);
+    static const script mark_unknown(mark_unknown_script);
+    static const script release(release_script);
+    static const script renew(renew_script);
+
     switch (why) {
-    case purpose::claim: return claim_by_script;
-    case purpose::complete: return complete_by_script;
-    case purpose::mark_unknown: return mark_unknown_by_script;
-    case purpose::renew: return renew_by_script;
-    default: return release_by_script;
+    case purpose::claim: return claim;
+    case purpose::complete: return complete;
+    case purpose::mark_unknown: return mark_unknown;
+    case purpose::renew: return renew;
+    default: return release;
     }
 }
 
 
-std::array<std::uint8_t, redis_record_head>
-claimed_record(const operation &op)
-{
-    return encode_redis_head({record_state::pending,
-                              1,
-                              op.whose.owner,
-                              op.fingerprint,
-                              op.expiry,
-                              op.whose.lease,
-                              {}});
-}
-
-
-/* The script fills in the head, for which the argument has room. */
+/* The head, then the response. */
 void
-add_response(redis_output &out, pieces response)
+add_record(redis_output &out, const operation &op)
 {
-    static constexpr std::array<std::uint8_t, redis_record_head> room = {};
+    auto head = record_head(op);
 
-    out.add_size(room.size() + size_of(response));
-    out.add_part(room);
+    if (op.response.empty()) {
+        out.add(text_of(head));
+        return;
+    }
 
-    for (bytes part : response) {
+    out.add_size(head.size() + size_of(op.response));
+    out.add_part(head);
+
+    for (bytes part : op.response) {
         if (!part.empty()) {
             out.add_part(part);
         }
@@ -234,6 +218,32 @@ add_response(redis_output &out, pieces response)
     out.add_part({});
 }
 
+
+void
+add_expiry(redis_output &out, const operation &op)
+{
+    out.add(decimal(op.expiry == redis_never ? 0 : op.expiry));
+}
+
+}
+
+
+std::array<std::uint8_t, redis_record_head>
+record_head(const operation &op)
+{
+    bool pending = op.why == purpose::claim || op.why == purpose::renew;
+    record_state state = op.why == purpose::complete ? op.state
+                         : pending                   ? record_state::pending
+                                                     : record_state::unknown;
+
+    return encode_redis_head(
+        {state,
+         op.whose.attempt,
+         op.whose.owner,
+         op.whose.fingerprint,
+         op.expiry,
+         pending ? op.whose.lease : op.link->server_time(),
+         {}});
 }
 
 }

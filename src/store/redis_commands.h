@@ -1,6 +1,7 @@
 #pragma once
 
 #include "store/redis_operation.h"
+#include "store/redis_record.h"
 
 namespace idempotency {
 
@@ -9,17 +10,19 @@ class redis_commands {
 public:
     explicit redis_commands(const ngx_str_t &prefix) : prefix_(prefix) {}
 
-    /* To be called in each worker before the first send(). */
-    static void hash_scripts();
-
     void send(operation &op) const;
 
 private:
-    void set_record(operation &op) const;
+    void set_record(operation &op, bool get) const;
+    void get_record(operation &op) const;
     void run_script(operation &op) const;
     redis_output &begin_script(operation &op, unsigned arguments) const;
 
     ngx_str_t prefix_;
 };
+
+
+/* The head of the record that the operation wants to be there. */
+std::array<std::uint8_t, redis_record_head> record_head(const operation &op);
 
 }

@@ -1,12 +1,22 @@
 #include "store/redis_greeting.h"
 
+#include "store/redis_errors.h"
+#include "store/redis_scripts.h"
+#include "store/redis_sha.h"
+
 #include <charconv>
 
 namespace idempotency {
 
 namespace {
 
+constexpr const char *says_replica =
+    "this server is a replica and accepts no writes";
+
+constexpr std::string_view tried_value = "idempotency";
+
 bool is_replica(const redisReply &role);
+bool is_tried_value(const redisReply &reply);
 std::uint64_t number_of(const redisReply &reply);
 
 }
@@ -15,14 +25,25 @@ std::uint64_t number_of(const redisReply &reply);
 bool
 redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
 {
-    std::string_view user = view(settings.user);
-    std::string_view password = view(settings.password);
-    std::string_view db = view(settings.db);
-
     count_ = 0;
     answered_ = 0;
     first_error_ = {};
     policy_[0] = '\0';
+    knows_set_get_ = false;
+
+    return log_in(c, settings)
+           && add(c, step::name, {"CLIENT", "SETNAME", "idempotency"})
+           && add(c, step::time, {"TIME"}) && add(c, step::role, {"ROLE"})
+           && add(c, step::memory, {"INFO", "memory"}) && try_out(c, settings);
+}
+
+
+bool
+redis_greeting::log_in(ngx_connection_t *c, const link_settings &settings)
+{
+    std::string_view user = view(settings.user);
+    std::string_view password = view(settings.password);
+    std::string_view db = view(settings.db);
 
     if (!user.empty() && !add(c, step::auth, {"AUTH", user, password})) {
         return false;
@@ -34,49 +55,102 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
         return false;
     }
 
-    if (db != "0" && !add(c, step::select, {"SELECT", db})) {
-        return false;
-    }
-
-    return add(c, step::name, {"CLIENT", "SETNAME", "idempotency"})
-           && add(c, step::time, {"TIME"}) && add(c, step::role, {"ROLE"})
-           && add(c, step::memory, {"INFO", "memory"});
+    return db == "0" || add(c, step::select, {"SELECT", db});
 }
 
 
 /*
- * If AUTH or SELECT fails, the server cannot be used.  An ACL may forbid the
- * other commands; their replies are not required.
+ * The script leaves a value, SET must return it and may not replace it, and
+ * the script finds it again.
  */
+bool
+redis_greeting::try_out(ngx_connection_t *c, const link_settings &settings)
+{
+    u_char name[longest_prefix + 64];
+    u_char *end = ngx_sprintf(name, "%Vtry:%08xD%08xD%P", &settings.prefix,
+                              static_cast<std::uint32_t>(ngx_random()),
+                              static_cast<std::uint32_t>(ngx_random()),
+                              ngx_pid);
+    std::string_view key(reinterpret_cast<char *>(name),
+                         static_cast<std::size_t>(end - name));
+    script_hash hash(try_out_script);
+
+    return add(c, step::scripts,
+               {"EVAL", try_out_script, "1", key, tried_value, "0"})
+           && add(c, step::set_get,
+                  {"SET", key, "other", "NX", "GET", "PX", "10000"})
+           && add(c, step::scripts_end,
+                  {"EVALSHA", hash, "1", key, tried_value, "1"});
+}
+
+
 const char *
 redis_greeting::take(const redisReply &reply)
 {
     step what = steps_[answered_++];
 
     if (reply.type == REDIS_REPLY_ERROR) {
-        if (what == step::auth || what == step::select
-            || is_error(reply, "NOAUTH")) {
-            refusal_ = error_text(reply);
-            return refusal_.text();
-        }
+        return take_error(what, reply);
+    }
 
-        if (first_error_.empty()) {
-            first_error_ = error_text(reply);
-        }
+    switch (what) {
 
+    case step::role: return is_replica(reply) ? says_replica : nullptr;
+
+    case step::time: take_time(reply); return nullptr;
+
+    case step::memory:
+        if (reply.type == REDIS_REPLY_STRING) {
+            take_memory(text_of(reply));
+        }
         return nullptr;
+
+    case step::set_get: knows_set_get_ = is_tried_value(reply); return nullptr;
+
+    case step::scripts_end:
+        knows_set_get_ = knows_set_get_ && is_tried_value(reply);
+        return nullptr;
+
+    default: return nullptr;
+    }
+}
+
+
+/*
+ * Without login, database or scripts the server cannot be used.  A server that
+ * accepts no writes for now can at least be read.  An ACL may forbid the other
+ * commands; their replies are not required.
+ */
+const char *
+redis_greeting::take_error(step what, const redisReply &reply)
+{
+    std::string_view code = error_code(reply);
+    bool tries_scripts = what == step::scripts || what == step::scripts_end;
+
+    /* What a server says about a login may contain the password. */
+    if (what == step::auth) {
+        bool known = code == "ERR" || means_not_executed(code);
+
+        refusal_ = error_text("login failed, check user and password: the "
+                              "reply begins with \"%.*s\"",
+                              known ? code : "?");
+        return refusal_.text();
     }
 
-    if (what == step::role && is_replica(reply)) {
-        return "this server is a replica and accepts no writes";
+    if (code == "READONLY") {
+        return says_replica;
     }
 
-    if (what == step::time) {
-        take_time(reply);
+    if (what == step::select || code == "NOAUTH"
+        || (tries_scripts && !refuses_writes(code) && code != "NOSCRIPT"))
+    {
+        refusal_ = error_text(reply);
+        return refusal_.text();
     }
 
-    if (what == step::memory && reply.type == REDIS_REPLY_STRING) {
-        take_memory(text_of(reply));
+    /* That SET does not know GET is no news of an older server. */
+    if (first_error_.empty() && what != step::set_get) {
+        first_error_ = error_text(reply);
     }
 
     return nullptr;
@@ -106,8 +180,8 @@ bool
 redis_greeting::add(ngx_connection_t *c, step what,
                     std::initializer_list<std::string_view> command)
 {
-    std::array<const char *, 4> words;
-    std::array<std::size_t, 4> sizes;
+    std::array<const char *, 8> words;
+    std::array<std::size_t, 8> sizes;
     char *formatted = nullptr;
     std::size_t count = 0;
 
@@ -176,6 +250,13 @@ is_replica(const redisReply &role)
     return role.type == REDIS_REPLY_ARRAY && role.elements > 0
            && role.element[0]->type == REDIS_REPLY_STRING
            && text_of(*role.element[0]) == "slave";
+}
+
+
+bool
+is_tried_value(const redisReply &reply)
+{
+    return reply.type == REDIS_REPLY_STRING && text_of(reply) == tried_value;
 }
 
 

@@ -6,8 +6,8 @@
 namespace idempotency {
 
 /*
- * The first commands on a new connection, sent at once: they log in and ask
- * what kind of server this is.
+ * The first commands on a new connection, sent at once: they log in, ask what
+ * kind of server this is, and try out what the module needs of it.
  */
 class redis_greeting {
 public:
@@ -25,24 +25,47 @@ public:
     /* The server's clock: approximate Unix time in milliseconds. */
     std::uint64_t server_time() const;
 
+    /* Also learns the time from a later TIME command. */
+    void take_time(const redisReply &reply);
+
+    /*
+     * SET with NX and GET did what the module relies on: Redis 7 and newer.
+     * Older servers reject it, and others might do something else.
+     */
+    bool knows_set_get() const { return knows_set_get_; }
+    void forget_set_get() { knows_set_get_ = false; }
+
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
 private:
-    enum class step : std::uint8_t { auth, select, name, time, role, memory };
+    enum class step : std::uint8_t {
+        auth,
+        select,
+        name,
+        time,
+        role,
+        memory,
+        scripts,     /* may this user run the scripts? */
+        set_get,     /* is SET with NX and GET as it should be? */
+        scripts_end, /* did it leave the key as it was? */
+    };
 
     bool add(ngx_connection_t *c, step what,
              std::initializer_list<std::string_view> command);
-    void take_time(const redisReply &reply);
+    bool log_in(ngx_connection_t *c, const link_settings &settings);
+    bool try_out(ngx_connection_t *c, const link_settings &settings);
+    const char *take_error(step what, const redisReply &reply);
     void take_memory(std::string_view info);
 
-    std::array<step, 6> steps_ = {};
+    std::array<step, 9> steps_ = {};
     unsigned count_ = 0;
     unsigned answered_ = 0;
 
     error_text first_error_;
     error_text refusal_;
     std::array<char, 32> policy_ = {};
+    bool knows_set_get_ = false;
 
     /* The server's clock, and ours at that moment; 0: not known. */
     std::uint64_t server_time_ = 0;

@@ -37,6 +37,39 @@ server_health::link_up(const ngx_str_t &server, unsigned links_down)
 }
 
 
+void
+server_health::link_overloaded(const ngx_str_t &server)
+{
+    if (links_overloaded_++ != 0) {
+        return;
+    }
+
+    overloaded_since_ = ngx_current_msec;
+    claims_before_ = claims_failed_;
+
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" is overloaded, its replies "
+                  "take longer than \"timeout\": requests that it cannot "
+                  "serve in time are refused at once",
+                  &server);
+}
+
+
+void
+server_health::link_recovered(const ngx_str_t &server)
+{
+    if (--links_overloaded_ != 0) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" is no longer overloaded after "
+                  "%M ms, meanwhile %ui requests could not claim their key",
+                  &server, ngx_current_msec - overloaded_since_,
+                  claims_failed_ - claims_before_);
+}
+
+
 /* A server may accept some commands while it refuses others. */
 void
 server_health::accepted(const ngx_str_t &server)
@@ -71,6 +104,7 @@ server_health::say_unavailable(const ngx_str_t &server, const char *why,
 {
     unavailable_since_ = ngx_current_msec;
     claims_failed_ = 0;
+    claims_before_ = 0;
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
                   "idempotency: Redis at \"%V\" is unavailable: %s", &server,
@@ -156,6 +190,24 @@ server_health::claim_not_returned(const ngx_str_t &server)
 }
 
 
+void
+server_health::put_back(const ngx_str_t &server)
+{
+    records_lost_++;
+
+    if (!records_put_back_.now()) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                  "idempotency: record of a running request was lost by Redis "
+                  "at \"%V\" and is put back, a retry may have run meanwhile: "
+                  "%ui records since this worker began; make sure that Redis "
+                  "keeps its data when it restarts or fails over",
+                  &server, records_lost_);
+}
+
+
 /* Only the first is logged; outcome_over() logs the total. */
 void
 server_health::outcome_lost(const ngx_str_t &server)
@@ -181,10 +233,13 @@ server_health::outcome_over(const ngx_str_t &server)
 
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                   "idempotency: Redis at \"%V\": %ui outcomes were stored "
-                  "late, %ui were lost",
-                  &server, outcomes_stored_, outcomes_lost_);
+                  "late, %ui were lost, %ui came after another request had "
+                  "taken over",
+                  &server, outcomes_stored_, outcomes_lost_,
+                  outcomes_superseded_);
 
     outcomes_stored_ = 0;
+    outcomes_superseded_ = 0;
     outcomes_lost_ = 0;
 }
 

@@ -18,6 +18,10 @@ public:
     void link_down(const ngx_str_t &server, const char *why, ngx_err_t err);
     void link_up(const ngx_str_t &server, unsigned links_down);
 
+    /* One of the connections is slower than the load, or no longer. */
+    void link_overloaded(const ngx_str_t &server);
+    void link_recovered(const ngx_str_t &server);
+
     /* The server replied, and did or did not execute the command. */
     void accepted(const ngx_str_t &server);
     void refused(const ngx_str_t &server, const char *why);
@@ -30,9 +34,13 @@ public:
     void claim_failed() { claims_failed_++; }
     void claim_not_returned(const ngx_str_t &server);
 
+    /* The server had lost the record of a running request. */
+    void put_back(const ngx_str_t &server);
+
     /* An outcome is late from its first failure until it is stored or lost. */
     void outcome_late() { outcomes_late_++; }
     void outcome_stored_late() { outcomes_stored_++; }
+    void outcome_superseded() { outcomes_superseded_++; }
     void outcome_lost(const ngx_str_t &server);
     void outcome_over(const ngx_str_t &server);
 
@@ -56,15 +64,22 @@ private:
     ngx_msec_t refused_at_ = 0;
     ngx_msec_t unavailable_since_ = 0;
 
+    unsigned links_overloaded_ = 0;
+    ngx_msec_t overloaded_since_ = 0;
+    ngx_uint_t claims_before_ = 0; /* failed when the overload began */
+
     ngx_uint_t claims_failed_ = 0;
+    ngx_uint_t records_lost_ = 0;
     ngx_uint_t outcomes_late_ = 0; /* not stored yet */
     ngx_uint_t outcomes_stored_ = 0;
+    ngx_uint_t outcomes_superseded_ = 0;
     ngx_uint_t outcomes_lost_ = 0;
 
     bool said_evicts_ = false;
     once_a_minute wrong_types_;
     once_a_minute unreadable_records_;
     once_a_minute claims_not_returned_;
+    once_a_minute records_put_back_;
 };
 
 }

@@ -130,6 +130,9 @@ late_operations::answered(operation &op, bool stored)
 
     if (stored && !op.returns_claim()) {
         health_.outcome_stored_late();
+
+    } else if (!op.returns_claim()) {
+        health_.outcome_superseded();
     }
 
     leave(op);
@@ -212,7 +215,8 @@ late_operations::try_due()
             drop(op);
 
         } else if (op.link->usable() && is_due(op.late.next_try)
-                   && may_retry_now(op)) {
+                   && may_retry_now(op) && op.link->has_time())
+        {
             remove(op);
             retry(op);
         }

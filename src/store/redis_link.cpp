@@ -29,6 +29,8 @@ redis_link::start()
     deadline_.init(this, on_deadline, &log_);
     retry_.init(this, on_retry, &log_);
     retry_.event.cancelable = 1;
+    idle_.init(this, on_idle, &log_);
+    idle_.event.cancelable = 1;
 
     open();
 }
@@ -166,8 +168,6 @@ redis_link::connected()
         ngx_tcp_nodelay(connection_);
     }
 
-    needs_claim_script = false;
-
     if (settings_.ssl == nullptr) {
         greet();
         return;
@@ -227,6 +227,8 @@ redis_link::opened()
     }
 
     state_ = state::ready;
+    load_.reset();
+    report_load();
     greeting_.forget_error();
     down_ = false;
     last_progress_ = ngx_current_msec;
@@ -302,9 +304,11 @@ redis_link::answer_all(unanswered (*why)(const command &, std::uint64_t))
     ngx_queue_init(&all);
     ngx_queue_add(&all, &commands_);
     ngx_queue_init(&commands_);
+    in_flight_ = 0;
 
     while (!ngx_queue_empty(&all)) {
         command &c = command_at(ngx_queue_head(&all));
+        owned_reply earlier(c.earlier);
 
         ngx_queue_remove(&c.queue);
         c.answered(c, nullptr, why(c, sent));
@@ -348,6 +352,7 @@ redis_link::close(bool reset)
     connection_ = nullptr;
     unparsed_ = 0;
     deadline_.stop();
+    idle_.stop();
     output_.discard();
     route_.cancel();
 

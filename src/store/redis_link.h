@@ -3,6 +3,7 @@
 #include "ngx.h"
 #include "store/redis_command.h"
 #include "store/redis_greeting.h"
+#include "store/redis_load.h"
 #include "store/redis_output.h"
 #include "store/redis_route.h"
 
@@ -17,6 +18,10 @@ public:
     virtual void link_up(redis_link &link) = 0;
     virtual void link_down(redis_link &link, const char *why,
                            ngx_err_t err) = 0;
+
+    /* The server is slower than the load, or no longer. */
+    virtual void link_overloaded(redis_link &link) = 0;
+    virtual void link_recovered(redis_link &link) = 0;
 
     /* The server may remove keys that have not expired. */
     virtual void server_evicts(redis_link &link, std::string_view policy) = 0;
@@ -42,7 +47,8 @@ class redis_link final : private route_user {
 public:
     redis_link(const link_settings &settings, redis_route &route,
                link_owner &owner)
-        : settings_(settings), route_(route), owner_(owner)
+        : settings_(settings), route_(route), owner_(owner),
+          load_(settings.timeout)
     {}
 
     redis_link(const redis_link &) = delete;
@@ -52,6 +58,20 @@ public:
     void stop();
 
     bool usable() const { return !down_; }
+
+    /* The server keeps up with the load: a claim can be sent. */
+    bool keeps_up();
+
+    /* It is even idle enough for what has time. */
+    bool has_time();
+
+    /* There are so many commands or bytes on their way that no more may be. */
+    bool is_full() const;
+
+    /* The server is known to understand SET with NX and GET. */
+    bool knows_set_get() const { return greeting_.knows_set_get(); }
+    void forget_set_get() { greeting_.forget_set_get(); }
+
     const ngx_str_t &name() const { return route_.name(); }
     std::uint64_t server_time() const { return greeting_.server_time(); }
 
@@ -59,14 +79,14 @@ public:
     redis_output &begin(command &c, unsigned arguments);
     void end(command &c);
 
+    /* Between the two: begins the second command of a pair. */
+    redis_output &begin_second(command &c, unsigned arguments);
+
     /* A part of a command has moved; its old memory is about to be freed. */
     void part_moved(bytes from, const std::uint8_t *to);
 
     /* The server cannot be used: close the connection and retry later. */
     void give_up(const char *why);
-
-    /* The server is too old for SET NX GET, which came with Redis 7. */
-    bool needs_claim_script = false;
 
 private:
     enum class state : std::uint8_t {
@@ -96,27 +116,38 @@ private:
     void try_later();
     void close(bool reset);
 
-    /* redis_traffic.cpp: commands, replies and their deadlines */
+    /* redis_traffic.cpp: commands out, replies in */
     static void on_flush(ngx_event_t *event);
     static void on_write(ngx_event_t *event);
     static void on_read(ngx_event_t *event);
-    static void on_deadline(ngx_event_t *event);
 
     void flush();
     void read();
     bool parse();
-    bool take(const redisReply &reply);
-    bool take_answer(const redisReply &reply);
+    bool take(owned_reply reply);
+    bool take_answer(owned_reply reply);
+    bool was_sent(const command &c) const;
     void drained();
     std::uint64_t first_command_end() const;
     bool busy() const { return !ngx_queue_empty(&commands_); }
     command &first_command() const;
 
+    /* redis_deadlines.cpp: in time or not, too much or not, alive or not */
+    static void on_deadline(ngx_event_t *event);
+    static void on_idle(ngx_event_t *event);
+    static void check_answered(command &c, const redisReply *reply,
+                               unanswered why);
+
     void arm();
     bool next_deadline(ngx_msec_t &deadline);
     ngx_msec_t patience() const;
+    std::uint64_t bytes_in_flight() const;
     void check_deadlines();
     void tell_overdue();
+    bool is_late() const;
+    void report_load();
+    void check_later();
+    void check();
 
     link_settings settings_;
     redis_route &route_;
@@ -133,6 +164,9 @@ private:
     redis_greeting greeting_;
 
     ngx_queue_t commands_ = {};
+    std::size_t in_flight_ = 0; /* commands */
+    load_limit load_;
+    bool said_overloaded_ = false;
     redis_output output_;
     redisReader *reader_ = nullptr;
     std::uint64_t unparsed_ = 0; /* bytes since the last reply */
@@ -144,6 +178,12 @@ private:
     own_event flush_ = {};
     own_event deadline_ = {};
     own_event retry_ = {};
+
+    /* Checks whether an idle connection still works. */
+    struct : command {
+        redis_link *link;
+    } check_ = {};
+    own_event idle_ = {};
 };
 
 }

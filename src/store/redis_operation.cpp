@@ -21,6 +21,7 @@ make_operation(redis_store &owner, redis_link &link, purpose why,
     op->why = why;
     op->written = form::script_by_hash;
     op->whose = whose;
+    op->asked_at = ngx_current_msec;
     op->late.op = op;
 
     return op;

@@ -21,7 +21,8 @@ enum class purpose : std::uint8_t {
 
 /* How the command is written. */
 enum class form : std::uint8_t {
-    plain_set,      /* claims only */
+    plain_set,      /* claims only: SET NX GET */
+    set_and_get,    /* claims only: SET NX, then GET; works with all servers */
     script_by_hash, /* Redis may not know it */
     script_in_full,
 };
@@ -70,8 +71,9 @@ struct operation : command {
     settle_waiter *settler;
 
     /* Used by claims. */
-    digest fingerprint;
     bool take_over;
+    ngx_msec_t asked_at;
+    unsigned times_vanished; /* a record went while it was looked at */
 
     /* Used by completions. */
     record_state state;

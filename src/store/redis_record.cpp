@@ -64,7 +64,15 @@ decode_redis_record(std::span<const std::uint8_t> bytes)
 std::uint64_t
 redis_expiry(std::uint64_t ttl)
 {
-    return std::min(ttl, redis_longest);
+    return ttl > redis_longest ? redis_never : std::max<std::uint64_t>(ttl, 1);
+}
+
+
+std::uint64_t
+redis_pending_expiry(std::uint64_t lease, std::uint64_t keep)
+{
+    return keep > redis_longest ? redis_longest
+                                : std::min(lease + keep, redis_longest);
 }
 
 

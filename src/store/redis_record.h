@@ -19,8 +19,11 @@ namespace idempotency {
 inline constexpr std::uint8_t redis_record_version = 1;
 inline constexpr std::size_t redis_record_head = 70;
 
-/* A TTL of 278 years, which Redis accepts; it stands for "forever". */
-inline constexpr std::uint64_t redis_longest = 1ull << 43;
+/* The longest TTL that all servers accept: 4 years. */
+inline constexpr std::uint64_t redis_longest = 1ull << 37;
+
+/* Stands in a record for "never expires". */
+inline constexpr std::uint64_t redis_never = 1ull << 43;
 
 
 struct redis_record {
@@ -41,7 +44,10 @@ encode_redis_head(const redis_record &record);
 std::optional<redis_record>
 decode_redis_record(std::span<const std::uint8_t> bytes);
 
-/* A TTL as it is sent to Redis. */
+/* The expiry of an outcome that is kept so long; redis_never: none. */
 std::uint64_t redis_expiry(std::uint64_t ttl);
+
+/* A pending record always expires: what has gone of that is its age. */
+std::uint64_t redis_pending_expiry(std::uint64_t lease, std::uint64_t keep);
 
 }

@@ -6,12 +6,20 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <span>
 #include <string_view>
 
 namespace idempotency {
 
 using bytes = std::span<const std::uint8_t>;
+
+
+struct free_reply {
+    void operator()(redisReply *reply) const { freeReplyObject(reply); }
+};
+
+using owned_reply = std::unique_ptr<redisReply, free_reply>;
 
 
 inline std::string_view
@@ -53,6 +61,12 @@ public:
         std::snprintf(text_.data(), text_.size(), "the reply is \"%.*s\"",
                       static_cast<int>(std::min<std::size_t>(reply.len, 200)),
                       reply.str);
+    }
+
+    error_text(const char *format, std::string_view word)
+    {
+        std::snprintf(text_.data(), text_.size(), format,
+                      static_cast<int>(word.size()), word.data());
     }
 
     bool empty() const { return text_[0] == '\0'; }

@@ -10,8 +10,10 @@ single_server_route::find(route_user &user, unsigned failures)
     user_ = &user;
     failures_ = failures;
 
-    if (failures == 0 || !resolve()) {
-        answer();
+    switch (resolve()) {
+    case lookup::under_way: return;
+    case lookup::failed: fail(); return;
+    case lookup::not_possible: answer(); return;
     }
 }
 
@@ -26,8 +28,7 @@ single_server_route::cancel()
 }
 
 
-/* False: the name cannot be resolved now, so use the known addresses. */
-bool
+single_server_route::lookup
 single_server_route::resolve()
 {
     ngx_resolver_t *resolver = server_.core->resolver;
@@ -35,13 +36,13 @@ single_server_route::resolve()
     if (server_.host.len == 0 || resolver == nullptr
         || resolver->connections.nelts == 0)
     {
-        return false;
+        return lookup::not_possible;
     }
 
     ngx_resolver_ctx_t *ctx = ngx_resolve_start(resolver, nullptr);
 
     if (ctx == nullptr || ctx == NGX_NO_RESOLVER) {
-        return false;
+        return lookup::failed;
     }
 
     ctx->name = server_.host;
@@ -53,26 +54,51 @@ single_server_route::resolve()
 
     if (ngx_resolve_name(ctx) != NGX_OK) {
         resolving_ = nullptr;
-        return false;
+        return lookup::failed;
     }
 
-    return true;
+    return lookup::under_way;
 }
 
 
-/* If the name was not resolved, the previous addresses are used again. */
 void
 single_server_route::on_resolved(ngx_resolver_ctx_t *ctx)
 {
     auto *self = static_cast<single_server_route *>(ctx->data);
+    bool found = ctx->state == NGX_OK && ctx->naddrs != 0;
 
-    if (ctx->state == NGX_OK && ctx->naddrs != 0) {
+    /* It is in the system's hosts file, for example. */
+    bool unknown = ctx->state == NGX_RESOLVE_NXDOMAIN;
+
+    if (found) {
         self->take_addresses(ctx);
     }
 
     self->resolving_ = nullptr;
     ngx_resolve_name_done(ctx);
-    self->answer();
+
+    if (found || unknown) {
+        self->answer();
+
+    } else {
+        self->fail();
+    }
+}
+
+
+/*
+ * The addresses that this worker has resolved before are used again.  Those of
+ * the configuration can be as old as that.
+ */
+void
+single_server_route::fail()
+{
+    if (resolved_count_ != 0) {
+        answer();
+
+    } else {
+        user_->route_failed("its name cannot be resolved now");
+    }
 }
 
 

@@ -47,9 +47,11 @@ protected:
 
 
 /*
- * The route to a single server.  It uses the addresses found when the
- * configuration was read.  After a failure it resolves a host name again, if
- * nginx has a resolver.
+ * The route to a single server.  If nginx has a resolver, a host name is
+ * resolved before each attempt to connect: a server that the name no longer
+ * points to may be there and have none of the records.  Without one, or for a
+ * name that only the system knows, the addresses are used that were found when
+ * the configuration was read.
  */
 class single_server_route final : public redis_route {
 public:
@@ -69,7 +71,10 @@ private:
 
     static void on_resolved(ngx_resolver_ctx_t *ctx);
 
-    bool resolve();
+    enum class lookup : std::uint8_t { under_way, failed, not_possible };
+
+    lookup resolve();
+    void fail();
     void take_addresses(const ngx_resolver_ctx_t *ctx);
     void answer();
 

@@ -6,10 +6,18 @@ namespace idempotency {
 
 #define OTHER_TOKEN "old:sub(7, 22) ~= token"
 
+/* An empty string is a value too, which is not to be replaced. */
+#define IS_GONE "#old == 0 and redis.call('PTTL', key) == -2"
+
 /*
  * Each script is atomic and touches one key.  The offsets are those of
  * redis_record.h, counted from 1: 1 version, 2 state, 3-6 attempt, 7-22 token,
  * 23-54 fingerprint, 55-62 expiry, 63-70 mark.
+ *
+ * A server that has lost its memory does not have the record of a running
+ * request.  Its owner puts the record back, so the heads of records come from
+ * nginx in full.  All scripts after the claim return 0 if the record belongs
+ * to another token, 1 if they did what was asked, 2 if they put it back.
  */
 
 /*
@@ -46,53 +54,63 @@ return attempt
 
 
 /*
- * Arguments: token, state, expiry, room for a head and the response.  If the
- * same token has stored an outcome before, its reply was lost: nothing to do.
+ * Arguments: token, record, its expiry or 0 for none.  If the same token has
+ * stored an outcome before, its reply was lost: nothing to do.
  */
 inline constexpr std::string_view complete_script = R"(
-local key, token, state, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local key, token, record, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local old = redis.call('GETRANGE', key, 0, 69)
-if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
-  return 0
+local gone = )" IS_GONE R"(
+if not gone then
+  if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
+    return 0
+  end
+  if old:byte(2) == 2 or old:byte(2) == 3 then
+    return 1
+  end
 end
-if old:byte(2) == 2 or old:byte(2) == 3 then
-  return 1
+if expiry == '0' then
+  redis.call('SET', key, record)
+else
+  redis.call('SET', key, record, 'PX', expiry)
 end
-local time = redis.call('TIME')
-redis.call('SET', key, ARGV[4], 'PX', expiry)
-redis.call('SETRANGE', key, 0,
-  string.char(1, state) .. old:sub(3, 54) .. struct.pack('<I8I8', expiry,
-    time[1] * 1000 + math.floor(time[2] / 1000)))
-return 1
+return gone and 2 or 1
 )";
 
 
-/* Arguments: token, expiry. */
+/* The same arguments; an outcome that is stored already is better. */
 inline constexpr std::string_view mark_unknown_script = R"(
-local key, token, expiry = KEYS[1], ARGV[1], ARGV[2]
+local key, token, record, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local old = redis.call('GETRANGE', key, 0, 69)
-if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
-  return 0
+local gone = )" IS_GONE R"(
+if not gone then
+  if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
+    return 0
+  end
+  if old:byte(2) ~= 1 then
+    return 1
+  end
 end
-if old:byte(2) ~= 1 then
-  return 1
+if expiry == '0' then
+  redis.call('SET', key, record)
+else
+  redis.call('SET', key, record, 'PX', expiry)
 end
-local time = redis.call('TIME')
-redis.call('SET', key,
-  string.char(1, 4) .. old:sub(3, 54) .. struct.pack('<I8I8', expiry,
-    time[1] * 1000 + math.floor(time[2] / 1000)),
-  'PX', expiry)
-return 1
+return gone and 2 or 1
 )";
 
 
 /*
- * Arguments: token, whether the claim is undone because nobody has run it.
- * Then a record that was taken over becomes unknown again, as it was before.
+ * Arguments: token, whether the claim is undone because nobody has run it, the
+ * time as it stands in a record.  Undone, a record that was taken over becomes
+ * unknown again, as it was before, and 0 says that there was none.
  */
 inline constexpr std::string_view release_script = R"(
-local key, token, give_back = KEYS[1], ARGV[1], ARGV[2]
+local key, token, give_back, time = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local old = redis.call('GETRANGE', key, 0, 69)
+if give_back ~= '1' and )" IS_GONE R"( then
+  return 1
+end
 if #old < 70 or old:byte(1) ~= 1 or old:byte(2) ~= 1
   or )" OTHER_TOKEN R"(
 then
@@ -102,20 +120,23 @@ local attempt = struct.unpack('<I4', old, 3)
 if give_back ~= '1' or attempt == 1 then
   return redis.call('DEL', key)
 end
-local time = redis.call('TIME')
 local expiry = struct.unpack('<I8', old, 55)
 redis.call('SET', key,
   string.char(1, 4) .. struct.pack('<I4', attempt - 1) .. old:sub(7, 62)
-    .. struct.pack('<I8', time[1] * 1000 + math.floor(time[2] / 1000)),
+    .. time,
   'PX', string.format('%.0f', expiry))
 return 1
 )";
 
 
-/* Argument: token. */
+/* Arguments: token, record, its expiry. */
 inline constexpr std::string_view renew_script = R"(
-local key, token = KEYS[1], ARGV[1]
+local key, token, record, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local old = redis.call('GETRANGE', key, 0, 69)
+if )" IS_GONE R"( then
+  redis.call('SET', key, record, 'PX', expiry)
+  return 2
+end
 if #old < 70 or old:byte(1) ~= 1 or old:byte(2) ~= 1
   or )" OTHER_TOKEN R"(
 then
@@ -123,6 +144,25 @@ then
 end
 return redis.call('PEXPIRE', key, string.format('%.0f',
   (struct.unpack('<I8', old, 55))))
+)";
+
+
+/*
+ * Tries out every command that the other scripts use, on a key of its own.
+ * Arguments: a value to leave there, whether to remove the key again.  Returns
+ * the value that was there before.
+ */
+inline constexpr std::string_view try_out_script = R"(
+local key, value, remove = KEYS[1], ARGV[1], ARGV[2]
+local before = redis.call('GET', key)
+redis.call('SET', key, value, 'PX', 10000)
+redis.call('GETRANGE', key, 0, 69)
+redis.call('PTTL', key)
+redis.call('PEXPIRE', key, 10000)
+if remove == '1' then
+  redis.call('DEL', key)
+end
+return before
 )";
 
 }

@@ -6,6 +6,9 @@
 
 namespace idempotency {
 
+inline constexpr std::size_t longest_prefix = 64;
+
+
 /* The name that a server's certificate must be valid for. */
 struct tls_name {
     ngx_str_t text; /* zero-terminated */
@@ -29,6 +32,7 @@ struct server_location {
 
 /* Timeouts, login and TLS of a connection. */
 struct link_settings {
+    ngx_str_t prefix; /* of the keys that the user may use */
     ngx_str_t user;
     ngx_str_t password;
     ngx_str_t db;
@@ -39,8 +43,6 @@ struct link_settings {
     bool tls_verify;
 };
 
-
-inline constexpr std::size_t longest_prefix = 64;
 
 struct redis_settings {
     ngx_str_t name; /* of the store */

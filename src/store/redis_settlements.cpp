@@ -1,3 +1,4 @@
+#include "store/redis_errors.h"
 #include "store/redis_record.h"
 #include "store/redis_store.h"
 
@@ -35,6 +36,14 @@ redis_store::complete(const ownership &whose, const completion &how,
 void
 redis_store::release(const ownership &whose, settle_waiter *waiter)
 {
+    /* A renewal that comes after it would put the record back. */
+    operation *later = whose.renewal_lost ? make(purpose::take_back, whose)
+                                          : nullptr;
+
+    if (later != nullptr) {
+        late_.put_off(*later);
+    }
+
     settle(make(purpose::release, whose), waiter);
 }
 
@@ -56,7 +65,13 @@ redis_store::mark_unknown(const ownership &whose, std::uint64_t keep,
 void
 redis_store::renew(const ownership &whose, settle_waiter &waiter)
 {
-    settle(make(purpose::renew, whose), &waiter);
+    operation *op = make(purpose::renew, whose);
+
+    if (op != nullptr) {
+        op->expiry = redis_pending_expiry(whose.lease, whose.keep);
+    }
+
+    settle(op, &waiter);
 }
 
 
@@ -92,7 +107,11 @@ redis_store::settle(operation *op, settle_waiter *waiter)
         waiter->under_way = op;
     }
 
-    if (op->link->usable()) {
+    /* A claim that nobody needs can be undone later. */
+    bool room = op->returns_claim() ? op->link->has_time()
+                                    : !op->link->is_full();
+
+    if (op->link->usable() && room) {
         commands_.send(*op);
 
     } else {
@@ -111,7 +130,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
         }
 
         /* Redis is full, but may have room for the summary. */
-        if (is_error(reply, "OOM") && late_.use_summary(op)
+        if (has_code(reply, "OOM") && late_.use_summary(op)
             && op.link->usable()) {
             commands_.send(op);
             return;
@@ -130,7 +149,21 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
         return;
     }
 
-    late_.answered(op, reply.integer == 1);
+    if (reply.integer == 2) {
+        health_.put_back(op.link->name());
+    }
+
+    bool was_late = op.late.state != lateness::on_time;
+
+    late_.answered(op, reply.integer != 0);
+
+    /* So could a renewal on the connection that was lost. */
+    if (op.why == purpose::release && was_late) {
+        op.why = purpose::take_back;
+        late_.put_off(op);
+        return;
+    }
+
     answer_settle(op, reply.integer == 0 ? settle_result::lost
                       : op.is_summary    ? settle_result::kept_without_response
                                          : settle_result::done);

@@ -1,5 +1,7 @@
 #include "store/redis_store.h"
 
+#include "store/redis_errors.h"
+
 namespace idempotency {
 
 /* The store needs its links, and each link its owner and its route. */
@@ -37,7 +39,8 @@ make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 
 redis_store::redis_store(const redis_settings &settings,
                          std::span<redis_link> links)
-    : links_(links), commands_(settings.prefix), health_(settings.prefix),
+    : timeout_(settings.link.timeout), links_(links),
+      commands_(settings.prefix), health_(settings.prefix),
       late_(commands_, health_)
 {}
 
@@ -45,7 +48,6 @@ redis_store::redis_store(const redis_settings &settings,
 void
 redis_store::start()
 {
-    redis_commands::hash_scripts();
     late_.start();
 
     for (redis_link &link : links_) {
@@ -85,6 +87,20 @@ void
 redis_store::link_down(redis_link &link, const char *why, ngx_err_t err)
 {
     health_.link_down(link.name(), why, err);
+}
+
+
+void
+redis_store::link_overloaded(redis_link &link)
+{
+    health_.link_overloaded(link.name());
+}
+
+
+void
+redis_store::link_recovered(redis_link &link)
+{
+    health_.link_recovered(link.name());
 }
 
 
@@ -140,18 +156,26 @@ redis_store::answered(command &c, const redisReply *reply, unanswered why)
 }
 
 
-/* True: the server did not know this form of the command; send another. */
+/*
+ * True: the command was not executed, and is sent in another form.  A server
+ * that accepts no writes may still have the record that is asked for.
+ */
 bool
 redis_store::send_in_other_form(operation &op, const redisReply &reply)
 {
-    if (op.written == form::script_by_hash && is_error(reply, "NOSCRIPT")) {
+    if (op.written == form::script_by_hash && has_code(reply, "NOSCRIPT")) {
         op.written = form::script_in_full;
 
     } else if (op.written == form::plain_set
                && is_error(reply, "ERR syntax error"))
     {
-        op.link->needs_claim_script = true;
-        op.written = form::script_by_hash;
+        op.link->forget_set_get();
+        op.written = form::set_and_get;
+
+    } else if (op.written == form::plain_set
+               && refuses_writes(error_code(reply))) {
+        refused(*op.link, reply);
+        op.written = form::set_and_get;
 
     } else {
         return false;
@@ -194,9 +218,10 @@ redis_store::overdue(command &c)
 void
 redis_store::refused(redis_link &link, const redisReply &reply)
 {
+    std::string_view code = error_code(reply);
     error_text why(reply);
 
-    if (is_error(reply, "WRONGTYPE")) {
+    if (code == "WRONGTYPE") {
         health_.wrong_type(link.name());
         return;
     }
@@ -204,7 +229,7 @@ redis_store::refused(redis_link &link, const redisReply &reply)
     health_.refused(link.name(), why.text());
 
     /* After a failover the name may point to another server: reconnect. */
-    if (is_error(reply, "READONLY") || is_error(reply, "NOAUTH")) {
+    if (code == "READONLY" || code == "NOAUTH") {
         link.give_up(why.text());
     }
 }

@@ -29,11 +29,14 @@ public:
     void renew(const ownership &whose, settle_waiter &waiter) override;
     void forget(claim_waiter &waiter) override;
     void forget(settle_waiter &waiter) override;
+    std::uint64_t timeout() const override { return timeout_; }
     void start() override;
     void stop() override;
 
     void link_up(redis_link &link) override;
     void link_down(redis_link &link, const char *why, ngx_err_t err) override;
+    void link_overloaded(redis_link &link) override;
+    void link_recovered(redis_link &link) override;
     void server_evicts(redis_link &link, std::string_view policy) override;
 
 private:
@@ -47,6 +50,10 @@ private:
 
     /* redis_claims.cpp */
     void claim_replied(operation &op, const redisReply &reply);
+    void pair_replied(operation &op, const redisReply &set,
+                      const redisReply &get);
+    void claim_granted(operation &op, std::int64_t attempt);
+    void claim_vanished(operation &op);
     void claim_found(operation &op, const redisReply &value,
                      std::int64_t ttl_left);
     void claim_unreadable(operation &op);
@@ -61,6 +68,7 @@ private:
     void settle_failed(operation &op);
     void answer_settle(operation &op, settle_result result);
 
+    std::uint64_t timeout_;
     std::span<redis_link> links_;
     redis_commands commands_;
     server_health health_;

@@ -1,23 +1,11 @@
 #include "store/redis_link.h"
 
-#include <memory>
-
 namespace idempotency {
 
 namespace {
 
 /* Redis allows strings of up to 512 megabytes. */
 constexpr std::uint64_t largest_reply = 520ull * 1024 * 1024;
-
-constexpr std::uint64_t slowest_rate = 2048; /* bytes in a millisecond */
-constexpr std::uint64_t most_patience = 5000;
-
-
-struct free_reply {
-    void operator()(redisReply *reply) const { freeReplyObject(reply); }
-};
-
-using owned_reply = std::unique_ptr<redisReply, free_reply>;
 
 }
 
@@ -26,6 +14,18 @@ redis_output &
 redis_link::begin(command &c, unsigned arguments)
 {
     c.position = output_.added();
+    c.replies = 1;
+    c.earlier = nullptr;
+    output_.begin(arguments);
+
+    return output_;
+}
+
+
+redis_output &
+redis_link::begin_second(command &c, unsigned arguments)
+{
+    c.replies = 2;
     output_.begin(arguments);
 
     return output_;
@@ -39,9 +39,11 @@ redis_link::end(command &c)
         last_progress_ = ngx_current_msec;
     }
 
+    c.sent_at = ngx_current_msec;
     c.deadline = ngx_current_msec + settings_.timeout;
     c.is_overdue = false;
     ngx_queue_insert_tail(&commands_, &c.queue);
+    in_flight_++;
 
     if (connection_ != nullptr) {
         connection_->idle = 0;
@@ -246,7 +248,7 @@ redis_link::parse()
 
         unparsed_ = 0;
 
-        if (!take(*reply)) {
+        if (!take(std::move(reply))) {
             return false;
         }
     }
@@ -254,17 +256,17 @@ redis_link::parse()
 
 
 bool
-redis_link::take(const redisReply &reply)
+redis_link::take(owned_reply reply)
 {
     ngx_atomic_uint_t number = connection_->number;
 
     if (state_ != state::greeting) {
-        if (!take_answer(reply)) {
+        if (!take_answer(std::move(reply))) {
             return false;
         }
 
     } else {
-        const char *wrong = greeting_.take(reply);
+        const char *wrong = greeting_.take(*reply);
 
         if (wrong != nullptr) {
             fail(wrong, 0, true);
@@ -289,25 +291,44 @@ redis_link::take(const redisReply &reply)
 
 
 bool
-redis_link::take_answer(const redisReply &reply)
+redis_link::take_answer(owned_reply reply)
 {
     if (!busy()) {
         fail("a reply without a command", 0, true);
         return false;
     }
 
-    if (output_.sent() < first_command_end()) {
+    command &c = first_command();
+
+    if (!was_sent(c)) {
         fail("a reply to a command that was not sent yet", 0, true);
         return false;
     }
 
-    command &c = first_command();
+    if (--c.replies != 0) {
+        c.earlier = reply.release();
+        return true;
+    }
+
+    owned_reply earlier(c.earlier);
 
     ngx_queue_remove(&c.queue);
+    in_flight_--;
     failures_ = 0;
-    c.answered(c, &reply, unanswered::lost);
+    load_.answered(ngx_current_msec - c.sent_at);
+    report_load();
+    c.answered(c, reply.get(), unanswered::lost);
 
     return true;
+}
+
+
+/* Of a pair, the first reply may come before the second is sent. */
+bool
+redis_link::was_sent(const command &c) const
+{
+    return c.replies > 1 ? output_.sent() > c.position
+                         : output_.sent() >= first_command_end();
 }
 
 
@@ -317,145 +338,8 @@ redis_link::drained()
 {
     connection_->idle = 1;
     deadline_.event.cancelable = 1;
-}
 
-
-/*
- * Only moves the timer to an earlier time, because on_deadline() sets it
- * again.  If it is set for a command, no later command is due before that.
- */
-void
-redis_link::arm()
-{
-    ngx_msec_t deadline;
-
-    deadline_.event.cancelable = !busy();
-
-    if ((timer_is_for_command_ && deadline_.event.timer_set)
-        || !next_deadline(deadline))
-    {
-        return;
-    }
-
-    if (deadline_.event.timer_set) {
-        if (time_left(deadline) >= time_left(deadline_.event.timer.key)) {
-            return;
-        }
-
-        ngx_del_timer(&deadline_.event);
-    }
-
-    ngx_msec_int_t left = time_left(deadline);
-
-    ngx_add_timer(&deadline_.event, static_cast<ngx_msec_t>(ngx_max(left, 1)));
-}
-
-
-/* When check_deadlines() must run; false: there is nothing to wait for. */
-bool
-redis_link::next_deadline(ngx_msec_t &deadline)
-{
-    bool opening = state_ != state::ready && state_ != state::closed;
-
-    deadline = opening ? connect_deadline_ : last_progress_ + patience();
-    timer_is_for_command_ = false;
-
-    for (ngx_queue_t *q = ngx_queue_head(&commands_);
-         q != ngx_queue_sentinel(&commands_); q = ngx_queue_next(q))
-    {
-        const command &c = command_at(q);
-
-        if (c.is_overdue) {
-            continue;
-        }
-
-        if (time_left(c.deadline) <= time_left(deadline)) {
-            timer_is_for_command_ = true;
-            deadline = c.deadline;
-        }
-
-        break;
-    }
-
-    return opening || busy();
-}
-
-
-/*
- * How long the server may make no progress.  Large commands take time in
- * buffers of the network, where progress cannot be seen.
- */
-ngx_msec_t
-redis_link::patience() const
-{
-    std::uint64_t in_flight = 0;
-
-    if (busy()) {
-        in_flight = output_.added() - first_command().position;
-    }
-
-    return settings_.timeout
-           + ngx_min(in_flight / slowest_rate, most_patience);
-}
-
-
-void
-redis_link::on_deadline(ngx_event_t *event)
-{
-    own_event::owner_of<redis_link>(event)->check_deadlines();
-}
-
-
-void
-redis_link::check_deadlines()
-{
-    if (state_ == state::ready) {
-
-        if (busy() && is_due(last_progress_ + patience())) {
-            fail("no reply in time", NGX_ETIMEDOUT, true);
-            return;
-        }
-
-        tell_overdue();
-
-    } else if (state_ != state::closed) {
-
-        if (is_due(connect_deadline_)) {
-            fail("could not connect in time", NGX_ETIMEDOUT, true);
-            return;
-        }
-
-        if (busy() && is_due(first_command().deadline)) {
-            fail_waiting();
-        }
-    }
-
-    arm();
-}
-
-
-/* The server makes progress, but these commands have waited too long. */
-void
-redis_link::tell_overdue()
-{
-    ngx_connection_t *c = connection_;
-    ngx_queue_t *q = ngx_queue_head(&commands_);
-
-    /* A callback may close the connection, and with it end all commands. */
-    while (connection_ == c && q != ngx_queue_sentinel(&commands_)) {
-        command &late = command_at(q);
-
-        q = ngx_queue_next(q);
-
-        if (!is_due(late.deadline)) {
-            return;
-        }
-
-        if (!late.is_overdue) {
-            late.is_overdue = true;
-            late.overdue(late);
-        }
-    }
+    check_later();
 }
 
 }

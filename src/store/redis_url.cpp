@@ -1,5 +1,7 @@
 #include "store/redis_url.h"
 
+#include "contract/ascii.h"
+
 #include <algorithm>
 
 namespace idempotency {
@@ -16,7 +18,6 @@ const char *parse_server(std::string_view rest, redis_url &url);
 const char *parse_credentials(std::string_view text, redis_url &url);
 bool is_db(std::string_view text);
 bool is_escaped(std::string_view text);
-bool is_hex(char c);
 
 }
 
@@ -138,7 +139,7 @@ is_db(std::string_view text)
 {
     return !text.empty() && text.size() <= 5
            && std::all_of(text.begin(), text.end(),
-                          [](char c) { return c >= '0' && c <= '9'; });
+                          [](char c) { return is_digit(c); });
 }
 
 
@@ -155,14 +156,6 @@ is_escaped(std::string_view text)
     }
 
     return true;
-}
-
-
-bool
-is_hex(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')
-           || (c >= 'A' && c <= 'F');
 }
 
 }

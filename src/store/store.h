@@ -61,6 +61,14 @@ struct ownership {
     digest name;
     token owner;
     std::uint64_t lease = 0; /* milliseconds */
+
+    /* With these, a record that the store has lost can be put back. */
+    std::uint64_t keep = 0; /* how long the record outlives its lease */
+    digest fingerprint = {};
+    std::uint32_t attempt = 1;
+
+    /* A renewal had no reply: it may still take effect, after the outcome. */
+    bool renewal_lost = false;
 };
 
 
@@ -121,6 +129,9 @@ public:
      */
     virtual void forget(claim_waiter &waiter) = 0;
     virtual void forget(settle_waiter &waiter) = 0;
+
+    /* The longest time that a request waits for an answer; 0: none. */
+    virtual std::uint64_t timeout() const { return 0; }
 
     /* In each worker, when it begins and when it ends. */
     virtual void start() = 0;

@@ -22,6 +22,10 @@ package Checker;
 #   7  no alert, no crash, no sanitizer report
 #   8  a run is not given up without need: not because its client left
 #
+# Where Redis loses its memory (rules 1 to 3), what had ended is forgotten, and
+# its key may run again. What still runs is put back by its owner, at its next
+# renewal or its end: only until then may a retry run.
+#
 # A run is ordered by when nginx sent it: what the network holds back arrives
 # later than its successor, and nobody could prevent that.
 
@@ -79,7 +83,7 @@ sub domain ($self, $route, $life) {
 
 sub collect_events ($self) {
     $self->{$_} = {} for qw(killed stopped app_killed);
-    $self->{$_} = [] for qw(outages stalls);
+    $self->{$_} = [] for qw(outages stalls losses);
     for my $event (sort { $a->{t} <=> $b->{t} } @{ $self->{events} }) {
         my $what = $event->{what};
         if ($what eq 'killed') {
@@ -95,6 +99,8 @@ sub collect_events ($self) {
             push @{ $self->{stalls} }, $event;
         } elsif ($what eq 'store away') {
             push @{ $self->{outages} }, [@$event{qw(t until)}, $event->{instance}];
+        } elsif ($what eq 'memory lost') {
+            push @{ $self->{losses} }, [@$event{qw(t until)}];
         }
     }
 }
@@ -168,10 +174,12 @@ sub is_refused ($run) { return $run->{does} =~ /^(?:refuses|releases)$/ && $run-
 # ---- runs: rules 1 and 2 --------------------------------------------------
 
 sub check_runs ($self, $name) {
-    my ($key) = split /\t/, $name;
+    my ($key, $domain) = split /\t/, $name;
     my @runs = @{ $self->{by_key}{$name} };
     my $route = $self->{routes}{ $runs[0]{route} };
-    for my $life (within_ttl($route->{ttl}, @runs)) {
+    my @lives = $domain eq 'all' ? $self->within_memory(@runs) : within_ttl($route->{ttl}, @runs);
+    $self->{forgotten}{$key} = 1 if $domain eq 'all' && @lives > 1;
+    for my $life (@lives) {
         if ($route->{unknown} eq 'hold') { $self->check_hold($key, @$life) }
         else                             { $self->check_release($key, @$life) }
     }
@@ -187,6 +195,40 @@ sub within_ttl ($ttl, @runs) {
         push @{ $lives[-1] }, $run;
     }
     return @lives;
+}
+
+# Nor does a store that has lost its memory.
+sub within_memory ($self, @runs) {
+    my @lives;
+    for my $run (@runs) {
+        push @lives, [] if !@lives || none { !$self->is_forgotten($_, $run) } @{ $lives[-1] };
+        push @{ $lives[-1] }, $run;
+    }
+    return @lives;
+}
+
+# Whether the other could be claimed because the store had lost the run.
+sub is_forgotten ($self, $run, $other) {
+    my ($claimed) = $self->claim_time($other);
+    return any {
+        my ($lost, $back) = @$_;
+        $run->{sent} <= $back && $other->{sent} >= $lost - $WRITTEN_LATE
+            && $claimed + $SLACK - $WRITTEN_LATE <= $self->put_back_by($run, $lost, $back);
+    } @{ $self->{losses} };
+}
+
+# When the owner has put its record back, at the latest.
+sub put_back_by ($self, $run, $lost, $back) {
+    my $ended = $self->owner_ended($run);
+    return 9e9 if $ended <= $lost + $WRITTEN_LATE;
+    my $by = min($back + $self->{lease} / 3, max($ended, $back)) + $WRITTEN_LATE;
+    for my $absence (sort { $a->[0] <=> $b->[0] } $self->absences($run)) {
+        my ($from, $to) = @$absence;
+        $by = max($by, $to + $self->{lease} / 3 + $WRITTEN_LATE)
+            if $from <= $by && $to >= $lost - $SLACK;
+    }
+    my $killed = $self->{killed}{ $run->{worker} // '' };
+    return defined $killed && $killed >= $run->{t} - $SLACK && $killed <= $by ? 9e9 : $by;
 }
 
 sub ended_by_itself ($run) {
@@ -276,7 +318,7 @@ sub check_answers ($self, $name) {
     my @good = grep { $_->{status} =~ /^2/ } @answers;
     $self->check_origin($key, $_) for @good;
     # After its TTL a key may mean something else.
-    return if defined $self->{routes}{ $answers[0]{route} }{ttl};
+    return if defined $self->{routes}{ $answers[0]{route} }{ttl} || $self->{forgotten}{$key};
     $self->check_sameness($key, @good);
     $self->check_fence($name, @good);
     $self->check_seen_again($key, @answers);
@@ -346,9 +388,14 @@ sub check_seen_again ($self, $key, @answers) {
     my $after = first {
         $_->{t} > $seen->{ended} && $_->{body} eq $seen->{body}
             && $FORGOTTEN{ $_->{code} // '' } && !$self->is_out_of_reach($_)
+            && !$self->is_lost_between($seen, $_)
     } @answers or return;
     $self->blame(3, $key, "was answered at $seen->{ended}, and $after->{code} at $after->{ended}",
         $after->{ended});
+}
+
+sub is_lost_between ($self, $seen, $after) {
+    return any { $_->[0] <= $after->{ended} && $seen->{t} <= $_->[1] } @{ $self->{losses} };
 }
 
 sub is_out_of_reach ($self, $answer) {

@@ -9,6 +9,7 @@ use v5.36;
 use List::Util qw(shuffle);
 use Time::HiRes qw(sleep);
 
+use Idle ();
 use Lines;
 use Site;
 use Workload;
@@ -19,7 +20,8 @@ my $FILL_KEYS = 300;
 
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
-my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop);
+my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
+    redis_flush redis_flush redis_flush redis_forget redis_crawl);
 
 # ---- the plan -------------------------------------------------------------
 
@@ -271,6 +273,33 @@ sub redis_kill ($self, $instance, $dice, @) {
     $world->{redis_pid} = undef;
     $self->after($seconds, sub { $world->start_redis });
     return 1;
+}
+
+# It has lost its memory. Whoever runs puts its record back when it is there.
+sub redis_flush ($self, @) {
+    return 0 if !$self->{world}{redis_pid} || $self->{redis_still};
+    $self->write_down('memory lost', until => now());
+    Idle::ask_redis($self->{world}, 'FLUSHALL');
+    $self->write_down('memory lost', until => now());
+    return 1;
+}
+
+sub redis_forget ($self, $instance, $dice, @) {
+    my $world = $self->{world};
+    return 0 if !$world->{redis_pid} || $self->{redis_still};
+    my $seconds = 0.1 + 0.7 * $dice;
+    # The longest that nginx waits before it connects again.
+    $self->write_down('memory lost', until => now() + $seconds + 3);
+    $self->store_away($seconds + 1);
+    $world->end_process($world->{redis_pid});
+    $world->{redis_pid} = undef;
+    $self->after($seconds, sub { $world->forget_redis; $world->start_redis });
+    return 1;
+}
+
+# It is slower than the load.
+sub redis_crawl ($self, $instance, $dice, $long, @) {
+    return $self->part_from_redis($instance, 'crawl', 1 + 3 * $long);
 }
 
 sub redis_stop ($self, $instance, $dice, @) { return $self->stop_redis($LEASE * (1.2 + 2 * $dice)) }

@@ -28,7 +28,7 @@ sub make_instance ($self, $number) {
     my %port;
     @port{@names} = free_ports(scalar @names);
     my $instance = { number => $number, port => \%port, life => 0 };
-    $instance->{proxy} = Proxy->start(
+    $instance->{proxy} = Proxy->start(crawl => 20,
         watch => LinkLog->new(log => "$self->{folder}/links", instance => $number),
         links => {
             h1 => [@port{qw(link_h1 h1)}], h2 => [@port{qw(link_h2 h2)}],

@@ -112,6 +112,11 @@ sub start_redis ($self) {
     wait_listening($self->{redis_port});
 }
 
+# What it had is gone.
+sub forget_redis ($self) {
+    remove_tree($self->path('appendonlydir'), $self->path('appendonly.aof'));
+}
+
 sub wait_listening ($port) {
     my $up = Nginx::wait_quietly(sub { Nginx::can_connect($port) }, 10);
     die "nothing listens on $port\n" if !$up;

@@ -1,6 +1,9 @@
 #include "contract/jsonrpc.h"
 #include "json_check.h"
 
+#include <string>
+#include <vector>
+
 using namespace idempotency;
 
 namespace {
@@ -22,8 +25,10 @@ void
 request(json_parser &parser, std::string_view body)
 {
     padded in(body);
-    std::string_view id;
-    bool found = jsonrpc_id(parser, in.view(), id);
+    jsonrpc_request request;
+    bool read = read_jsonrpc_request(parser, in.view(), request);
+    std::string_view id = request.id;
+    bool found = read && !id.empty();
     auto document = oracle::reader(body).document();
     const oracle::node *node = member(document, "id");
     bool expected = node != nullptr
@@ -68,30 +73,55 @@ answer_in(json_parser &parser, std::string_view body)
 }
 
 
-/* Another id in its place leaves an answer that is the same otherwise. */
+struct found_answer {
+    std::string id;
+    bool error;
+    std::size_t at;
+};
+
+
+std::vector<found_answer>
+answers_in(json_parser &parser, std::string_view body)
+{
+    std::vector<char> room(body.size() + json_padding);
+    jsonrpc_events events(parser, body, room);
+    jsonrpc_answer answer;
+    std::vector<found_answer> all;
+
+    while (events.next(answer)) {
+        if (answer.has_id) {
+            check(answer.id_at + answer.id_size <= body.size(),
+                  "it is in the body");
+            all.push_back(
+                {std::string(body.substr(answer.id_at, answer.id_size)),
+                 answer.error, answer.id_at});
+        }
+    }
+
+    return all;
+}
+
+
+/* Other ids in their places leave answers that are the same otherwise. */
 void
 event(json_parser &parser, std::string_view body)
 {
-    padded in(body);
-    jsonrpc_answer before;
-    jsonrpc_answer after;
-
-    if (!read_jsonrpc_event(parser, in.view(), before) || !before.has_id) {
-        return;
-    }
-
-    check(before.id_at + before.id_size <= body.size(), "it is in the body");
-
+    auto before = answers_in(parser, body);
     std::string spliced(body);
 
-    spliced.replace(before.id_at, before.id_size, "\"another\"");
+    for (auto a = before.rbegin(); a != before.rend(); ++a) {
+        spliced.replace(a->at, a->id.size(), "\"another\"");
+    }
 
-    padded out(spliced);
+    auto after = answers_in(parser, spliced);
 
-    check(read_jsonrpc_event(parser, out.view(), after), "still an answer");
-    check(after.has_id && after.error == before.error
-              && after.id_at == before.id_at && after.id_size == 9,
-          "only its id is another");
+    check(after.size() == before.size(), "still as many answers");
+
+    for (std::size_t i = 0; i < after.size(); i++) {
+        check(after[i].id == "\"another\""
+                  && after[i].error == before[i].error,
+              "only their ids are others");
+    }
 }
 
 }

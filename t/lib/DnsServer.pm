@@ -1,10 +1,11 @@
 package DnsServer;
 
-# A name server that knows one address, which the test changes.
+# A name server that knows one name, whose addresses the test changes.
 #
 #   my $dns = DnsServer->start('127.0.0.1');
 #   "resolver 127.0.0.1:" . $dns->port . " ipv6=off valid=1s;"
 #   $dns->say('127.0.0.2');            # undef: there is no such name
+#   $dns->say('127.0.0.1 127.0.0.2');  # two addresses
 
 use v5.36;
 
@@ -52,8 +53,9 @@ sub serve ($server) {
 
 sub reply ($self, $name, $class, $type) {
     open my $file, '<', "$self->{dir}/address" or return 'SERVFAIL';
-    my $address = readline($file) // return 'NXDOMAIN';
-    return ('NOERROR', [$type eq 'A' ? Net::DNS::RR->new("$name 1 $class A $address") : ()]);
+    my @addresses = split ' ', readline($file) // return 'NXDOMAIN';
+    @addresses = () if $type ne 'A';
+    return ('NOERROR', [map { Net::DNS::RR->new("$name 1 $class A $_") } @addresses]);
 }
 
 1;

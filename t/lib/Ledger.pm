@@ -144,7 +144,7 @@ sub join_test_nginx {
 sub prepare_block ($block) {
     ledger_reset();
     my $http = $block->http_config // '';
-    my $store = Store::default_line($http, Store::new_prefix());
+    my $store = Store::default_line($http, Store::new_prefix(), $block->config // '');
     $block->set_value(http_config => "$http\n$store") if $store;
 }
 

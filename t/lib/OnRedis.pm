@@ -19,6 +19,7 @@ use Keyed;
 use Nginx;
 use Proxy;
 use RedisServer;
+use Store ();
 
 our @EXPORT = qw(on_redis_nginx two_nginx proxied_redis redis_conf keys_of status_of is_back
     $REFUSED $GONE $BACK);
@@ -48,8 +49,8 @@ sub proxied_redis (%opt) {
 
 sub redis_conf ($url, $params = '', $lines = '', $servers = '') {
     $_ //= '' for $params, $lines, $servers;
-    # Where it is not about time, a busy machine has enough of it.
-    $params .= ' timeout=5s connect_timeout=5s' if $params !~ /timeout=/;
+    $params .= ' connect_timeout=5s' if $params !~ /timeout=/;
+    $params .= ' ' . Store::patience("$lines $servers") if $params !~ /\btimeout=/;
     my $pass = 'proxy_pass http://application;';
     return <<"CONF";
     idempotency_store default $url $params;

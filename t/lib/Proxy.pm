@@ -23,6 +23,8 @@ package Proxy;
 #   cut      all connections are reset, new ones too
 #   refuse   all connections are reset, new ones are refused
 #   old      as pass, to a Redis before 7.0
+#   crawl    as pass, to a Redis that takes 95 commands a second, or as many as
+#            start() is told
 #
 # Bytes that were held go through when the mode allows it again.
 
@@ -49,8 +51,10 @@ my $MOST = 1 << 22;    # bytes on their way to one side
 # the end of a connection is seen at the time it comes; with none, whoever
 # writes meets a network that takes no more.
 sub start ($class, %opt) {
-    my $self = bless { hold => $MOST, watch => Proxy::Watch->new, %opt, sides => {} }, $class;
+    my $self = bless { hold => $MOST, watch => Proxy::Watch->new, crawl => 95, %opt, sides => {} },
+        $class;
     $self->{links} = { map { $_ => new_link($_, @{ $opt{links}{$_} }) } keys %{ $opt{links} } };
+    $_->{crawl} = $self->{crawl} for values %{ $self->{links} };
     socketpair(my $test, my $control, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or die "socketpair: $!\n";
     $self->{pid} = run_aside(sub {
         close $test;
@@ -116,6 +120,7 @@ sub serve ($self, $control) {
         }
         for my $fd (keys %{ $self->{sides} }) {
             my $side = $self->{sides}{$fd} or next;
+            $self->let_through($side) if $side->{in} ne '';
             $self->pour($side) if vec($writable, $fd, 1);
             $self->fill($side) if vec($readable, $fd, 1) && $side->{sock};
         }
@@ -132,13 +137,16 @@ sub wait_for_events ($self, $control) {
         vec($writable, $fd, 1) = 1
             if $side->{connecting} || flows($side) && has_to_pour($side);
     }
-    my $found = select($readable, $writable, undef, 0.05);
+    # Commands that wait for their turn are no event.
+    my $crawls = grep { $_->{mode} eq 'crawl' } values %{ $self->{links} };
+    my $found = select($readable, $writable, undef, $crawls ? 0.005 : 0.05);
     return $found > 0 ? ($readable, $writable) : ('', '');
 }
 
 sub has_to_fill ($self, $side) {
     return 0 if $side->{ended} || $side->{connecting};
-    return length $side->{other}{out} < (flows($side->{other}) ? $MOST : $self->{hold});
+    return length($side->{other}{out}) + length($side->{in})
+        < (flows($side->{other}) ? $MOST : $self->{hold});
 }
 
 sub has_to_pour ($side) {
@@ -150,7 +158,7 @@ sub flows ($side) {
     my $mode = $side->{pair}{link}{mode};
     return 0 if $side->{pair}{stranded};
     return $side->{name} eq 'far' if $mode eq 'mute';
-    return $mode =~ /^(?:pass|slow|strand|old)$/;
+    return $mode =~ /^(?:pass|slow|strand|old|crawl)$/;
 }
 
 # ---- commands -------------------------------------------------------------
@@ -258,9 +266,30 @@ sub fill ($self, $side) {
 
 sub passed_on ($side, $bytes) {
     $side->{in} .= $bytes;
-    return old_commands(\$side->{in})
-        if $side->{name} eq 'near' && $side->{pair}{link}{mode} eq 'old';
+    my $mode = $side->{name} eq 'near' ? $side->{pair}{link}{mode} : 'pass';
+    return old_commands(\$side->{in}) if $mode eq 'old';
+    return slow_commands($side) if $mode eq 'crawl';
     return substr($side->{in}, 0, length $side->{in}, '');
+}
+
+# Those commands whose turn it is, of all connections one after the other.
+sub slow_commands ($side) {
+    my ($link, $out) = ($side->{pair}{link}, '');
+    $link->{next} = now() if ($link->{next} // 0) < now() - 0.03;
+    while ($link->{next} <= now()) {
+        my $command = OldRedis::take_command(\$side->{in}) // last;
+        $out .= $command->[0];
+        $link->{next} += 1 / $link->{crawl};
+    }
+    return $out;
+}
+
+# What had to wait for its turn, or for the end of it.
+sub let_through ($self, $side) {
+    my $to = $side->{other};
+    return if !$to->{sock} || !flows($to);
+    $to->{out} .= passed_on($side, '');
+    $self->pour($to) if $to->{out} ne '' && !$to->{connecting};
 }
 
 sub pour ($self, $side) {

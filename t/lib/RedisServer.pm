@@ -112,6 +112,18 @@ sub become_server (@arguments) {
     POSIX::_exit(127);
 }
 
+# Whether it is one before 7.0, which does not know SET ... NX GET.
+sub is_old {
+    state $old = do {
+        my $child = open(my $out, '-|') // die "fork: $!\n";
+        become_server('--version') if !$child;
+        my $text = do { local $/; readline $out } // '';
+        CORE::close $out;
+        $text =~ /^Redis server v=[0-6]\./ ? 1 : 0;
+    };
+    return $old;
+}
+
 # ---- configuration --------------------------------------------------------
 
 sub write_conf ($self) {
@@ -217,7 +229,7 @@ sub info_field ($self, $name) {
 sub command_stats ($self) {
     my $text = $self->command('INFO', 'commandstats');
     my %calls = $text =~ /^cmdstat_(\S+?):calls=(\d+)/mg;
-    delete $calls{'config|resetstat'};
+    delete @calls{qw(config|resetstat config)};
     $calls{info} = ($calls{info} // 0) - ($self->{asked}++ // 0);
     return { map { $calls{$_} ? ($_ => $calls{$_}) : () } keys %calls };
 }

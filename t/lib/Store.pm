@@ -31,12 +31,22 @@ sub redis_only {
         if ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'memory';
 }
 
-# What to add to a configuration of http{}.
-sub default_line ($http, $prefix) {
+# What to add to a configuration of http{}; more: what else is in it.
+sub default_line ($http, $prefix, $more = '') {
     return '' if !on_redis() || $http =~ /\bidempotency_store\s+default\s/;
-    # The file is not about a slow Redis, even where nginx is slow.
     return 'idempotency_store default ' . redis()->unix_url
-        . " prefix=$prefix timeout=5s connect_timeout=5s;";
+        . " prefix=$prefix " . patience("$http $more") . ' connect_timeout=5s;';
+}
+
+# Where a file is not about a slow Redis, a busy machine has enough time: as
+# much as the leases in the configuration allow.
+sub patience ($conf) {
+    my $timeout = 5000;
+    while ($conf =~ /\bidempotency_lease\s+(\d+)(ms|s|m|h)?;/g) {
+        my $lease = $1 * { ms => 1, s => 1000, m => 60_000, h => 3_600_000 }->{ $2 // 's' };
+        $timeout = int($lease / 3) if $lease / 3 < $timeout;
+    }
+    return "timeout=${timeout}ms";
 }
 
 sub new_prefix { return 'test-' . ++$stores . ':' }

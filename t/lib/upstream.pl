@@ -20,6 +20,7 @@
 #   presleep=0.5    (ledger line)   barrier=FILE      sleep=0.5        early=1
 #   die=read|before|header          truncate=1        rst=1
 #   bad=1 (no status line)          bad=header (broken header line)
+#   bad=chunk (with chunked=1: no chunk after the first half)
 #
 # GET /ledger, GET /count[?uri=/x][&key=K] and POST /reset are about the
 # ledger and never count as executions.
@@ -503,7 +504,8 @@ sub head_of ($req, $answer) {
 
 sub send_body ($req, $answer) {
     my ($do, $body) = ($req->{do}, $answer->{body});
-    $body = substr($body, 0, length($body) / 2) if $do->{truncate};
+    my $no_chunk = ($do->{bad} // '') eq 'chunk';
+    $body = substr($body, 0, length($body) / 2) if $do->{truncate} || $no_chunk;
 
     my $first = 1;
     for my $piece (split_body($body, $do->{pieces}, $answer->{chunked})) {
@@ -513,7 +515,8 @@ sub send_body ($req, $answer) {
             if $answer->{chunked};
         $req->{put}->($piece);
     }
-    end_chunked($req) if $answer->{chunked} && !$do->{truncate};
+    $req->{put}->("no chunk\r\n"), nap(0.5) if $no_chunk;
+    end_chunked($req) if $answer->{chunked} && !$do->{truncate} && !$no_chunk;
 }
 
 sub split_body ($body, $pieces, $chunked) {

@@ -353,3 +353,19 @@ TEST_CASE("form: any spelling is the same, any change is not", "[form]")
         REQUIRE(digest_of(other) != expected);
     }
 }
+
+
+TEST_CASE("form: too many pairs are bytes", "[form]")
+{
+    std::string most;
+    hasher hash;
+
+    for (std::size_t i = 0; i < max_form_pairs; i++) {
+        most += "a&";
+    }
+
+    hash.start("form");
+    CHECK(canonical_form(most, hash) == form_result::ok);
+    hash.start("form");
+    CHECK(canonical_form(most + "a", hash) == form_result::not_form);
+}

@@ -3,6 +3,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <string>
+#include <vector>
+
 using namespace idempotency;
 
 
@@ -41,15 +44,11 @@ TEST_CASE("jsonrpc: the id of a request", "[jsonrpc]")
 
     for (const auto &row : rows) {
         json_body body(row.body);
-        std::string_view id;
+        jsonrpc_request request;
 
         INFO(row.body);
-        CHECK(jsonrpc_id(parser, body.view(), id) == (row.id != nullptr));
-
-        if (row.id != nullptr) {
-            CHECK(id == row.id);
-            CHECK(id.data() >= body.view().data());
-        }
+        read_jsonrpc_request(parser, body.view(), request);
+        CHECK(request.id == (row.id != nullptr ? row.id : ""));
     }
 }
 
@@ -107,83 +106,148 @@ TEST_CASE("jsonrpc: answers", "[jsonrpc]")
 }
 
 
-TEST_CASE("jsonrpc: an answer in an event stream", "[jsonrpc]")
+TEST_CASE("jsonrpc: what a request is", "[jsonrpc]")
 {
-#define ANSWER R"({"jsonrpc":"2.0","id":17,"result":{"id":1}})"
-
     struct {
-        const char *claim;
         const char *body;
-        bool is_answer;
+        bool call;
+        bool mcp;
     } rows[] = {
-        {"as MCP sends it", "event: message\ndata: " ANSWER "\n\n", true},
-        {"CRLF", "event: message\r\ndata: " ANSWER "\r\n\r\n", true},
-        {"CR", "event: message\rdata: " ANSWER "\r\r", true},
-        {"no space", "data:" ANSWER "\n\n", true},
-        {"two spaces", "data:  " ANSWER " \n\n", true},
-        {"other fields and comments",
-         ": hello\nid: 5\nretry: 10\ndata: " ANSWER "\nevent: x\n\n: bye\n",
-         true},
-        {"a byte order mark",
-         "\xef\xbb\xbf"
-         "data: " ANSWER "\n\n",
-         true},
-        {"empty lines before and behind", "\n\ndata: " ANSWER "\n\n\n\n",
-         true},
-        {"a message without data before it",
-         "event: ping\n\ndata: " ANSWER "\n\n", true},
-        {"a message of no data before it",
-         "id: 1\ndata:\n\ndata: " ANSWER "\n\n", true},
-        {"and behind it", "data: " ANSWER "\n\ndata: \n\n", true},
-        {"a field cut short behind it", "data: " ANSWER "\n\ndat", true},
-
-        {"not ended by an empty line", "data: " ANSWER "\n", false},
-        {"not ended", "data: " ANSWER, false},
-        {"two messages", "data: " ANSWER "\n\ndata: " ANSWER "\n\n", false},
-        {"two lines", "data: " ANSWER "\ndata: 1\n\n", false},
-        {"an answer in two lines",
-         "data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":1,\"result\":1}\n\n",
-         false},
-        {"an empty line of data first", "data:\ndata: " ANSWER "\n\n", false},
-        {"an empty line of data last", "data: " ANSWER "\ndata\n\n", false},
-        {"another one that is not ended",
-         "data: " ANSWER "\n\ndata: " ANSWER "\n", false},
-        {"no data", "event: message\n\n", false},
-        {"empty data", "data:\n\n", false},
-        {"nothing", "", false},
-        {"another name", "Data: " ANSWER "\n\n", false},
-        {"a longer name", "datas: " ANSWER "\n\n", false},
-        {"a space before", " data: " ANSWER "\n\n", false},
-        {"no stream", ANSWER, false},
-        {"no answer", "data: {\"id\":1}\n\n", false},
-        {"no JSON", "data: hello\n\n", false},
-        {"a batch", "data: [" ANSWER "]\n\n", false},
+        {R"({"jsonrpc":"2.0","id":1,"method":"tools/call"})", true, true},
+        {R"({"jsonrpc":"2.0","method":"notifications/x"})", true, true},
+        {R"({"jsonrpc":"2.0","id":1,"method":"initialize"})", true, true},
+        {R"({"jsonrpc":"2.0","id":1,"method":"pay"})", true, false},
+        {R"({"jsonrpc":"2.0","id":1})", true, false},
+        {R"({"jsonrpc":"1.0","id":1,"method":"tools/call"})", false, false},
+        {R"({"id":1,"method":"tools/call"})", false, false},
+        {R"( [{"jsonrpc":"2.0","id":1}])", true, false},
+        {R"({"jsonrpc":"2.0")", false, false},
+        {R"("2.0")", false, false},
     };
-
-#undef ANSWER
-
     json_parser parser;
 
     for (const auto &row : rows) {
         json_body body(row.body);
-        jsonrpc_answer answer;
+        jsonrpc_request request;
 
-        INFO(row.claim);
         INFO(row.body);
-        REQUIRE(read_jsonrpc_event(parser, body.view(), answer)
-                == row.is_answer);
+        read_jsonrpc_request(parser, body.view(), request);
+        CHECK(request.call == row.call);
+        CHECK(request.mcp == row.mcp);
+    }
+}
 
-        if (row.is_answer) {
-            CHECK(answer.has_id);
-            CHECK_FALSE(answer.error);
-            CHECK(body.view().substr(answer.id_at, answer.id_size) == "17");
-        }
+
+namespace {
+
+/* What is in the places of the ids that a stream's answers have. */
+std::vector<std::string>
+ids_in(std::string_view body)
+{
+    json_parser parser;
+    std::vector<char> room(body.size() + json_padding);
+    jsonrpc_events events(parser, body, room);
+    jsonrpc_answer answer;
+    std::vector<std::string> ids;
+
+    while (events.next(answer)) {
+        ids.emplace_back(answer.has_id
+                             ? body.substr(answer.id_at, answer.id_size)
+                             : "none");
     }
 
-    json_body failed("data: {\"jsonrpc\":\"2.0\",\"error\":{}}\n\n");
-    jsonrpc_answer answer;
+    return ids;
+}
 
-    CHECK(read_jsonrpc_event(parser, failed.view(), answer));
-    CHECK(answer.error);
-    CHECK_FALSE(answer.has_id);
+}
+
+
+TEST_CASE("jsonrpc: answers in an event stream", "[jsonrpc]")
+{
+#define ANSWER R"({"jsonrpc":"2.0","id":17,"result":{"id":1}})"
+#define OTHER R"({"jsonrpc":"2.0","id":"x","result":{"id":1}})"
+#define NOTE R"({"jsonrpc":"2.0","method":"notifications/progress"})"
+#define ASKED R"({"jsonrpc":"2.0","id":17,"method":"sampling/createMessage"})"
+
+    struct {
+        const char *claim;
+        const char *body;
+        std::vector<std::string> ids;
+    } rows[] = {
+        {"as MCP sends it", "event: message\ndata: " ANSWER "\n\n", {"17"}},
+        {"CRLF", "event: message\r\ndata: " ANSWER "\r\n\r\n", {"17"}},
+        {"CR", "event: message\rdata: " ANSWER "\r\r", {"17"}},
+        {"no space", "data:" ANSWER "\n\n", {"17"}},
+        {"two spaces", "data:  " ANSWER " \n\n", {"17"}},
+        {"other fields and comments",
+         ": hello\nid: 5\nretry: 10\ndata: " ANSWER "\nevent: x\n\n: bye\n",
+         {"17"}},
+        {"a byte order mark",
+         "\xef\xbb\xbf"
+         "data: " ANSWER "\n\n",
+         {"17"}},
+        {"empty lines before and behind",
+         "\n\ndata: " ANSWER "\n\n\n\n",
+         {"17"}},
+        {"a message without data before it",
+         "event: ping\n\ndata: " ANSWER "\n\n",
+         {"17"}},
+        {"a message of no data before it",
+         "id: 1\ndata:\n\ndata: " ANSWER "\n\n",
+         {"17"}},
+        {"and behind it", "data: " ANSWER "\n\ndata: \n\n", {"17"}},
+        {"a field cut short behind it", "data: " ANSWER "\n\ndat", {"17"}},
+        {"notifications before it",
+         "data: " NOTE "\n\ndata: " NOTE "\n\ndata: " ANSWER "\n\n",
+         {"17"}},
+        {"a request of the server",
+         "data: " ASKED "\n\ndata: " ANSWER "\n\n",
+         {"17"}},
+        {"two messages",
+         "data: " ANSWER "\n\ndata: " OTHER "\n\n",
+         {"17", "\"x\""}},
+        {"an answer in two lines",
+         "data: {\"jsonrpc\":\"2.0\",\ndata:\"id\":1,\"result\":1}\n\n",
+         {"1"}},
+        {"in many lines",
+         "data: {\r\nevent: x\r\ndata:  \"id\":\r\ndata: 12\r\ndata: "
+         ",\r\ndata\r\n"
+         "data: \"jsonrpc\":\"2.0\",\"result\":1}\r\n\r\n",
+         {"12"}},
+        {"an empty line of data first", "data:\ndata: " ANSWER "\n\n", {"17"}},
+        {"an empty line of data last", "data: " ANSWER "\ndata\n\n", {"17"}},
+        {"another one that is not ended",
+         "data: " ANSWER "\n\ndata: " ANSWER "\n",
+         {"17"}},
+        {"an error without an id",
+         "data: {\"jsonrpc\":\"2.0\",\"error\":{}}\n\n",
+         {"none"}},
+
+        {"not ended by an empty line", "data: " ANSWER "\n", {}},
+        {"not ended", "data: " ANSWER, {}},
+        {"two lines that are no document",
+         "data: " ANSWER "\ndata: 1\n\n",
+         {}},
+        {"no data", "event: message\n\n", {}},
+        {"empty data", "data:\n\n", {}},
+        {"nothing", "", {}},
+        {"another name", "Data: " ANSWER "\n\n", {}},
+        {"a longer name", "datas: " ANSWER "\n\n", {}},
+        {"a space before", " data: " ANSWER "\n\n", {}},
+        {"no stream", ANSWER, {}},
+        {"no answer", "data: {\"id\":1}\n\n", {}},
+        {"no JSON", "data: hello\n\n", {}},
+        {"a batch", "data: [" ANSWER "]\n\n", {}},
+    };
+
+#undef ANSWER
+#undef OTHER
+#undef NOTE
+#undef ASKED
+
+    for (const auto &row : rows) {
+        INFO(row.claim);
+        INFO(row.body);
+        CHECK(ids_in(row.body) == row.ids);
+    }
 }

@@ -860,6 +860,25 @@ TEST_CASE("outcome: an interim status tells nothing", "[outcome]")
 }
 
 
+TEST_CASE("outcome: nothing is released while a subrequest is under way",
+          "[outcome]")
+{
+    evidence seen;
+    seen.own_handler = true;
+    seen.unfinished = true;
+    seen.complete = true;
+    seen.status = 500;
+    CHECK(decide(seen, {}, {}).end == ending::unknown);
+
+    seen.status = 200;
+    CHECK(decide(seen, {}, {}).end == ending::completed);
+
+    app_word word;
+    word.release = true;
+    CHECK(decide(seen, word, {}).end == ending::released);
+}
+
+
 TEST_CASE("outcome: nothing is released whose first run is unknown",
           "[outcome]")
 {

@@ -92,6 +92,21 @@ TEST_CASE("redis record: no time to live is longer than Redis has", "[redis]")
 {
     CHECK(redis_expiry(1) == 1);
     CHECK(redis_expiry(redis_longest) == redis_longest);
-    CHECK(redis_expiry(redis_longest + 1) == redis_longest);
-    CHECK(redis_expiry(forever) == redis_longest);
+    CHECK(redis_expiry(redis_longest + 1) == redis_never);
+    CHECK(redis_expiry(forever) == redis_never);
+}
+
+
+TEST_CASE("redis record: an outcome that is not kept has an expiry", "[redis]")
+{
+    CHECK(redis_expiry(0) == 1);
+}
+
+
+TEST_CASE("redis record: a pending record always expires", "[redis]")
+{
+    CHECK(redis_pending_expiry(30, 12) == 42);
+    CHECK(redis_pending_expiry(30, redis_longest) == redis_longest);
+    CHECK(redis_pending_expiry(30, redis_longest - 1) == redis_longest);
+    CHECK(redis_pending_expiry(30, forever) == redis_longest);
 }

@@ -48,7 +48,7 @@ TEST_CASE("stage: every move is in the table or refused")
 {
     const std::map<stage, stages> legal = {
         {start, {reading, passed, refused, failed}},
-        {reading, {ready, passed, failed}},
+        {reading, {ready, failed}},
         {ready, {claiming, parked, passed, refused, failed}},
         {claiming, {answered}},
         {answered, {parked, running, passed, replayed, refused}},

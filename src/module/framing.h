@@ -1,0 +1,15 @@
+#pragma once
+
+namespace idempotency {
+
+struct context;
+
+/*
+ * The last buffer has come.  A response that ends with its connection
+ * (HTTP/1.0, neither a length nor chunks) looks whole if the application died
+ * in the middle of it.  True: it is JSON and has not ended.  Where nothing can
+ * be told the operator is warned, once for each location.
+ */
+bool is_cut_off(const context &ctx);
+
+}

@@ -1,0 +1,138 @@
+# An upstream that breaks its protocol in the middle of an answer: what was
+# held is not shown, the client gets 502, and the outcome is unknown.
+
+use v5.36;
+
+use IO::Socket::INET;
+use Test::More;
+use Http2;
+use Keyed;
+use Ledger;
+use Nginx;
+
+my @ENDS = qw(goaway reset nonsense);
+my $grpc = join '', map {
+    "location /grpc/$_ { grpc_pass grpc://127.0.0.1:" . GrpcServer->start($_) . "; }\n"
+} @ENDS;
+
+my $ng = Nginx->start(http => <<"CONF");
+upstream app { server 127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT; }
+server {
+    listen 127.0.0.1:%%PORT%%;
+    listen 127.0.0.1:%%PORT2%% http2;
+    idempotency on;
+    idempotency_scope none;
+    proxy_http_version 1.1;
+    proxy_set_header Connection '';
+
+    location /buffered { proxy_pass http://app; }
+    location /unbuffered { proxy_buffering off; proxy_pass http://app; }
+    location /page {
+        error_page 502 /page.txt;
+        proxy_pass http://app;
+    }
+    location /open { idempotency_hold off; proxy_buffering off; proxy_pass http://app; }
+    $grpc
+    location = /page.txt { root %%DIR%%; }
+}
+CONF
+retry_against($ng);
+
+write_file($ng->path('page.txt'), "the page\n");
+
+for my $uri ('/buffered', '/unbuffered', '/page') {
+    for my $size (10, 40_000) {
+        claim "$uri: no chunk after $size bytes of an answer" => sub {
+            my $first = ends($uri, do => "chunked=1&size=$size&bad=chunk",
+                first => 502, then => 'unknown');
+            ok($first->{complete}, 'the answer of 502 is whole');
+            unlike($first->{body}, qr/^[0-9a-f]{5}/, 'nothing of the other is shown');
+        };
+
+        claim "$uri over HTTP/2: no chunk after $size bytes" => sub {
+            my $h2 = Http2->new($ng->port(2));
+            my $first = $h2->request('POST', $uri, body => $Keyed::BODY, headers => [
+                'idempotency-key' => claim_key(),
+                'x-behaviour' => "chunked=1&size=$size&bad=chunk"]);
+            is($first->{status}, 502, 'the client gets 502');
+            is(executions(), 1, 'executions');
+        };
+    }
+}
+
+claim 'what is passed on breaks off' => sub {
+    my $first = write_to('/open', do => 'chunked=1&size=40000&pieces=4&gap=0.1&bad=chunk');
+    is($first->{status}, 201, 'the status went out');
+    ok(!$first->{complete}, 'the answer is not whole');
+    is_refused(write_to('/open'), 'outcome_unknown');
+    is(executions(), 1, 'executions');
+};
+
+for my $end (@ENDS) {
+    for my $type ('application/grpc', 'text/plain') {
+        claim "a gRPC server ends an answer of $type by $end" => sub {
+            my $h2 = Http2->new($ng->port(2));
+            my @ask = ('POST', "/grpc/$end", body => 'call', headers => [
+                'content-type' => $type, te => 'trailers',
+                'idempotency-key' => claim_key()]);
+            my $first = $h2->request(@ask);
+            is($first->{status}, 502, 'the client gets 502');
+            my $second = $h2->request(@ask);
+            my $told = $type eq 'text/plain' ? $second->{body}
+                : join ' ', %{ $second->{headers} }, map { ref ? @$_ : $_ } values %{ $second->{headers} };
+            like($told, qr/outcome/, 'the outcome is unknown');
+            is($second->{status}, $type eq 'text/plain' ? 409 : 200, 'and it is not run again');
+        };
+    }
+}
+
+ok($ng->stop, 'nginx leaves when asked');
+$ng->check_logs;
+
+done_testing();
+
+package GrpcServer;
+
+# Answers a call by a header and one message, and then ends it in its own way.
+# One connection, one call.
+
+use POSIX ();
+
+our ($owner, @children);
+BEGIN { $owner = $$ }
+
+END { local $?; kill TERM => @children if $$ == $owner }
+
+sub start ($class, $end) {
+    my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 16)
+        or die "no port: $@\n";
+    my $pid = fork // die "fork: $!\n";
+    if (!$pid) {
+        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+        open STDOUT, '>', '/dev/null';
+        while (my $sock = $listener->accept) { serve($sock, $end) }
+        POSIX::_exit(0);
+    }
+    push @children, $pid;
+    return $listener->sockport;
+}
+
+sub serve ($sock, $end) {
+    # nginx sends all of a short call in one go.
+    sysread $sock, my $call, 65536;
+    frame($sock, 4, 0, 0, '');
+    frame($sock, 4, 1, 0, '');
+    frame($sock, 1, 4, 1, "\x88\x0f\x10\x10application/grpc");
+    frame($sock, 0, 0, 1, pack('CN', 0, 5) . 'hello');
+    select undef, undef, undef, 0.2;
+    frame($sock, 7, 0, 0, pack('NN', 0, 2)) if $end eq 'goaway';
+    frame($sock, 3, 0, 1, pack('N', 2)) if $end eq 'reset';
+    frame($sock, 0, 8, 1, "\xff") if $end eq 'nonsense';
+    select undef, undef, undef, 0.3;
+    close $sock;
+}
+
+sub frame ($sock, $type, $flags, $id, $payload) {
+    syswrite $sock, substr(pack('N', length $payload), 1) . pack('CCN', $type, $flags, $id)
+        . $payload;
+}
