@@ -12,11 +12,14 @@ cd "$ROOT"
 
 # Another nginx than the installed one can be named by these two.
 DEBIAN_NGINX=/usr/sbin/nginx
+DEBIAN_NGINX_SRC=/usr/share/nginx/src
 NGINX_BINARY=${NGINX_BINARY:-$DEBIAN_NGINX}
-NGINX_SRC=${NGINX_SRC:-/usr/share/nginx/src}
+NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 
 # shellcheck source=util/packages.sh
 . util/packages.sh
+# shellcheck source=util/install.sh
+. util/install.sh
 # shellcheck source=util/demo.sh
 . util/demo.sh
 # shellcheck source=util/test.sh
@@ -37,6 +40,8 @@ usage()
 usage: ./build.sh command
 
   build                    build/$MODULE.so, for the installed nginx
+  install                  build for the nginx in use, and put the module into
+                           its modules folder; \$DESTDIR before it, if set
   run                      build, then nginx with a demo upstream on port
                            \${PORT:-8080}, until Ctrl-C
   test [arguments]         build, then unit tests and t/*.t; the arguments,
@@ -70,7 +75,8 @@ environment:
   PORT, UPSTREAM_PORT      ports of the demo; 8080, and the one after PORT
   NGINX_BINARY             nginx to run instead of $DEBIAN_NGINX
   NGINX_SRC                its headers, configure and conf_flags, instead of
-                           /usr/share/nginx/src of the package nginx-dev
+                           $DEBIAN_NGINX_SRC of the package nginx-dev;
+                           install also takes the source of nginx itself
   TEST_IDEMPOTENCY_STORE   memory or redis: test on this store only
   TEST_REDIS_BINARY        the Redis server to test with
 END
@@ -208,6 +214,8 @@ main()
     case $command in
         build)
             locked build ;;
+        install)
+            install_command ;;
         run | chaos | soak | fuzz | format | lint | clean | deps)
             "$command" "$@" ;;
         test)

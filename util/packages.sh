@@ -4,6 +4,9 @@
 declare -A PACKAGES=(
     [build]="g++ make nginx nginx-dev libssl-dev libsimdjson-dev
         libhiredis-dev"
+    # For an nginx that is not Debian's.
+    [compile]="g++ make libssl-dev libsimdjson-dev libhiredis-dev libpcre2-dev
+        zlib1g-dev"
     [run]="perl curl"
     # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the
     # server too: redis-server would only add a service that starts by itself.
