@@ -17,6 +17,7 @@ server {
     listen 127.0.0.1:%%PORT2%% http2;
     idempotency on;
     idempotency_scope none;
+    idempotency_scope_route host method path;
     idempotency_abort_timeout 1s;
     proxy_http_version 1.1;
     proxy_set_header Connection '';

@@ -185,7 +185,7 @@ with_recipe 'Step 1: dry run', sub ($ng) {
     is(said(post($port, 'a', by('ann', %to, body => 'other'))), '201 #3', 'runs');
     is(said(post($port, 'a', %to)), '201 #4', 'runs');
     wait_until(sub { @{ logged($ng, 'dry.log') } == 4 }, 5, 'the log');
-    is_deeply([map {s/,//r} @{ logged($ng, 'dry.log') }], [qw(NEW REPLAY REUSED BYPASS)],
+    is_deeply([map {s/,//r} @{ logged($ng, 'dry.log') }], [qw(NEW REPLAY REUSED UNSCOPED)],
         'the log shows what would happen');
 }, <<'CONF';
 log_format short 'idempotency=$idempotency_status';
