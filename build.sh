@@ -18,6 +18,8 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 
 # shellcheck source=util/packages.sh
 . util/packages.sh
+# shellcheck source=util/nginx.sh
+. util/nginx.sh
 # shellcheck source=util/install.sh
 . util/install.sh
 # shellcheck source=util/demo.sh
@@ -76,7 +78,7 @@ environment:
   NGINX_BINARY             nginx to run instead of $DEBIAN_NGINX
   NGINX_SRC                its headers, configure and conf_flags, instead of
                            $DEBIAN_NGINX_SRC of the package nginx-dev;
-                           install also takes the source of nginx itself
+                           the source of nginx itself will do too
   TEST_IDEMPOTENCY_STORE   memory or redis: test on this store only
   TEST_REDIS_BINARY        the Redis server to test with
 END
@@ -118,7 +120,8 @@ forget_nginx_variable()
 
 build()
 {
-    deps build
+    find_nginx
+    compile_dependencies
     build_module "$BUILD" "$ROOT"
 }
 
@@ -127,19 +130,11 @@ build()
 # as OUT/$MODULE.so.
 build_module()
 {
-    local out=$1 module=$2
+    local out=$1 module=$2 flags=()
 
     [[ -x $NGINX_BINARY ]] || die "no nginx at $NGINX_BINARY, see NGINX_BINARY"
-    [[ -f $NGINX_SRC/conf_flags ]] \
-        || die "no nginx-dev in $NGINX_SRC, see NGINX_SRC"
-
-    local NGX_CONF_FLAGS
-    # shellcheck source=/dev/null
-    . "$NGINX_SRC/conf_flags"
-
-    configure "$out/objs" "$NGINX_SRC" "$module" \
-        --with-cc-opt="-g -O2 -fPIC -fstack-protector-strong" \
-        --with-ld-opt="-fPIC -Wl,-z,relro -Wl,-z,now" "${NGX_CONF_FLAGS[@]}"
+    configure_flags
+    configure "$out/objs" "$NGINX_SRC" "$module" "${flags[@]}"
 
     say "building ${out#"$ROOT/"}/$MODULE.so"
     nginx_make "$out/objs" "$NGINX_SRC" modules
