@@ -75,6 +75,7 @@ may need root or sudo.
 environment:
 
   PORT, UPSTREAM_PORT      ports of the demo; 8080, and the one after PORT
+  CC                       another compiler, e.g. clang-14
   NGINX_BINARY             nginx to run instead of $DEBIAN_NGINX
   NGINX_SRC                its headers, configure and conf_flags, instead of
                            $DEBIAN_NGINX_SRC of the package nginx-dev;
@@ -156,8 +157,8 @@ configure()
     fi
 
     state=$(
-        echo "$source $*"
-        c++ -dumpfullversion
+        echo "$source $* ${CC:-}"
+        ${CC:-c++} -dumpfullversion
         find "$source/" -name '*.h' -printf '%p %s %t\n' | sort | sha1sum
         [[ ! $module ]] || cat "$module"/{config,config.make,src/exports.map}
     )

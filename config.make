@@ -9,6 +9,9 @@ for idempotency_source in $idempotency_sources; do
         $NGX_OBJS/addon/${idempotency_source%.cpp}.o"
 done
 
+# Debian's flags for C have one that C++ does not know, and nginx's -Werror makes
+# that an error.
+#
 # nginx's headers do not stand our warnings, hence -isystem, which overrides
 # the -I that nginx gives for the same folders.
 
@@ -16,6 +19,8 @@ cat << END >> $NGX_MAKEFILE
 
 IDEMPOTENCY_OBJS = `echo $idempotency_objs`
 
+\$(IDEMPOTENCY_OBJS): CFLAGS := \
+	\$(filter-out -Werror=implicit-function-declaration,\$(CFLAGS))
 \$(IDEMPOTENCY_OBJS): CFLAGS += -std=c++20 -fno-exceptions -fno-rtti \\
 	-fno-threadsafe-statics -fvisibility=hidden \\
 	-Wextra -Wshadow -Wnon-virtual-dtor \\

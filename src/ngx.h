@@ -10,6 +10,7 @@ extern "C" {
 }
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <span>
 #include <string_view>

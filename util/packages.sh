@@ -167,24 +167,30 @@ get_test_nginx()
 }
 
 
-# Valkey is younger than Debian 12 as well.  Only its program is needed, not
-# its service.
+# Valkey is younger than Debian 12 as well, so there it comes from backports.
+# Only its program is needed, not its service.
 get_valkey()
 {
-    local dir=$BUILD/valkey codename
+    local dir=$BUILD/valkey
 
     if [[ -x $VALKEY ]]; then
         return
     fi
 
-    codename=$(debian_codename)
-    say "getting Valkey from $codename-backports"
-
-    write_sources backports deb "$codename-backports"
+    say "getting Valkey"
     rm -rf "$dir"
     mkdir -p "$dir"
-    (cd "$dir" && private_apt backports download valkey-tools) \
-        && dpkg -x "$dir"/valkey-tools_*.deb "$dir"
+    download_valkey "" || download_valkey "$(debian_codename)-backports" \
+        || return
+    dpkg -x "$dir"/valkey-tools_*.deb "$dir"
+}
+
+
+# download_valkey SUITE: empty for the machine's own release.
+download_valkey()
+{
+    write_sources valkey deb "$1"
+    (cd "$BUILD/valkey" && private_apt valkey download valkey-tools)
 }
 
 

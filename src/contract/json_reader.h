@@ -2,6 +2,8 @@
 
 #include "contract/json_workspace.h"
 
+#include <cstdint>
+
 namespace idempotency {
 
 /* Where a value is, seen from the rules. */

@@ -2,6 +2,7 @@
 
 #include "contract/json.h"
 
+#include <cstdint>
 #include <cstring>
 #include <memory>
 

@@ -9,6 +9,8 @@ namespace {
 std::span<ngx_http_upstream_state_t> exchanges(const context &ctx);
 std::span<ngx_http_upstream_state_t> exchanges(const context &ctx,
                                                ngx_http_request_t *r);
+unsigned answered_status(ngx_http_request_t *r,
+                         const ngx_http_upstream_state_t &s);
 ngx_uint_t own_status(const context &ctx);
 bool is_app_word(const ngx_table_elt_t &h);
 
@@ -33,7 +35,7 @@ collect_evidence(context &ctx, bool complete)
         for (const ngx_http_upstream_state_t &s : all) {
 
             if (is_answered(s)) {
-                seen.status = static_cast<unsigned>(s.status);
+                seen.status = answered_status(ctx.request, s);
 
             } else if (s.bytes_sent > 0) {
                 seen.unanswered = true;
@@ -206,6 +208,18 @@ exchanges(const context &ctx, ngx_http_request_t *r)
     ngx_uint_t first = r == r->main ? ctx.run.evidence.first_exchange : 0;
 
     return all.subspan(ngx_min(first, all.size()));
+}
+
+
+/* nginx that knows early hints keeps their status as that of the exchange. */
+unsigned
+answered_status(ngx_http_request_t *r, const ngx_http_upstream_state_t &s)
+{
+    const ngx_http_upstream_t *u = r->upstream;
+    bool hinted = s.status == 103 && u != nullptr && u->state == &s
+                  && u->headers_in.status_n >= 200;
+
+    return static_cast<unsigned>(hinted ? u->headers_in.status_n : s.status);
 }
 
 

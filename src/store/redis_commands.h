@@ -3,6 +3,8 @@
 #include "store/redis_operation.h"
 #include "store/redis_record.h"
 
+#include <cstdint>
+
 namespace idempotency {
 
 /* Writes operations as Redis commands; all keys have one prefix. */

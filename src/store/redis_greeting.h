@@ -3,6 +3,8 @@
 #include "store/redis_reply.h"
 #include "store/redis_settings.h"
 
+#include <cstdint>
+
 namespace idempotency {
 
 /*

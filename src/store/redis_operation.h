@@ -3,6 +3,8 @@
 #include "store/redis_link.h"
 #include "store/store.h"
 
+#include <cstdint>
+
 namespace idempotency {
 
 class redis_store;

@@ -3,6 +3,7 @@
 #include "store/redis_settings.h"
 
 #include <array>
+#include <cstdint>
 
 namespace idempotency {
 

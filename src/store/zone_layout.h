@@ -3,6 +3,7 @@
 #include "store/zone.h"
 
 #include <atomic>
+#include <cstdint>
 
 /*
  * What the files of the zone share: where things lie in the region, how a

@@ -2,6 +2,7 @@
 
 #include "contract/digest.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>

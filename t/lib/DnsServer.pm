@@ -10,8 +10,8 @@ package DnsServer;
 use v5.36;
 
 use File::Temp ();
+use IO::Socket::INET;
 use Net::DNS ();
-use Net::DNS::Nameserver;
 use POSIX ();
 
 use FreePorts qw(free_ports);
@@ -22,10 +22,9 @@ sub start ($class, $address) {
     my $self = bless { port => (free_ports(1))[0], dir => $dir }, $class;
     $self->say($address);
     # Listens before anybody can ask.
-    my $server = Net::DNS::Nameserver->new(LocalAddr => '127.0.0.1', LocalPort => $self->{port},
-        ReplyHandler => sub ($name, $class, $type, @) { $self->reply($name, $class, $type) })
-        or die "the name server has no port\n";
-    $self->{pid} = run_aside(sub { serve($server) });
+    my $sock = IO::Socket::INET->new(Proto => 'udp', LocalAddr => '127.0.0.1',
+        LocalPort => $self->{port}) or die "the name server has no port\n";
+    $self->{pid} = run_aside(sub { $self->serve($sock) });
     return $self;
 }
 
@@ -43,19 +42,29 @@ sub stop ($self) {
     end_process($pid);
 }
 
-sub serve ($server) {
+# Not by Net::DNS::Nameserver, whose later versions have another interface.
+sub serve ($self, $sock) {
     my $parent = getppid();
     # A test that was killed leaves nobody who asks.
     local $SIG{ALRM} = sub { POSIX::_exit(0) if getppid() != $parent; alarm 2 };
     alarm 2;
-    $server->main_loop;
+    while (1) {
+        my $asker = recv($sock, my $bytes, 4096, 0) // next;
+        my $query = Net::DNS::Packet->new(\$bytes) or next;
+        send($sock, $self->reply($query)->data, 0, $asker);
+    }
 }
 
-sub reply ($self, $name, $class, $type) {
-    open my $file, '<', "$self->{dir}/address" or return 'SERVFAIL';
-    my @addresses = split ' ', readline($file) // return 'NXDOMAIN';
-    @addresses = () if $type ne 'A';
-    return ('NOERROR', [map { Net::DNS::RR->new("$name 1 $class A $_") } @addresses]);
+sub reply ($self, $query) {
+    my ($question) = $query->question;
+    my $reply = $query->reply;
+    open my $file, '<', "$self->{dir}/address" or die "$!\n";
+    my $addresses = readline($file);
+    $reply->header->rcode(defined $addresses ? 'NOERROR' : 'NXDOMAIN');
+    return $reply if $question->qtype ne 'A';
+    $reply->push(answer => Net::DNS::RR->new($question->qname . " 1 IN A $_"))
+        for split ' ', $addresses // '';
+    return $reply;
 }
 
 1;

@@ -414,7 +414,10 @@ sub answer ($req) {
     my $type = $do->{type} // ($do->{dump} ? 'text/plain' : 'application/json');
     my @headers;
     push @headers, "Content-Type: $type" if !$do->{nocontenttype};
-    push @headers, "Location: /orders/$n", "X-Execution: $n" if defined $n;
+    # One Location only: which of two counts depends on the version of nginx.
+    push @headers, "Location: /orders/$n"
+        if defined $n && !grep {/^location:/i} @{ $do->{h} };
+    push @headers, "X-Execution: $n" if defined $n;
     push @headers, validators($req) if $do->{lm};
     push @headers, map { s/:\s*/: /r } @{ $do->{h} };
     return { status => $status, headers => \@headers, body => answer_body($req) };
