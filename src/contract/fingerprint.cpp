@@ -2,6 +2,14 @@
 
 namespace idempotency {
 
+namespace {
+
+/* What follows is told from these, so that no way has the bytes of another. */
+enum way : std::uint64_t { by_location, by_url_alone, by_condition };
+
+}
+
+
 void
 start_fingerprint(hasher &hash, const request_line &line, const admission &how,
                   body_kind kind)
@@ -12,11 +20,17 @@ start_fingerprint(hasher &hash, const request_line &line, const admission &how,
     hash.field(line.path);
     hash.field(line.arguments);
     hash.number(how.by_host);
-    hash.number(how.by_url);
+    hash.number(how.by_url              ? by_url_alone
+                : how.condition.empty() ? by_location
+                                        : by_condition);
 
     if (!how.by_url) {
         hash.number(static_cast<unsigned char>(how.kind));
         hash.field(how.location);
+    }
+
+    if (!how.by_url && !how.condition.empty()) {
+        hash.field(how.condition);
     }
 
     hash.bytes(&kind, sizeof(kind));

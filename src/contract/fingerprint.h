@@ -32,7 +32,10 @@ struct admission {
     bool by_host = true; /* the Host named the server, it is no mere default */
     bool by_url = true;  /* the URL alone led to the location */
     char kind = 0;       /* of the location, where by_url is false */
-    std::string_view location; /* its name, where by_url is false */
+
+    /* Where by_url is false: its name, and the condition of an if in it. */
+    std::string_view location = {};
+    std::string_view condition = {};
 };
 
 

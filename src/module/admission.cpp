@@ -20,7 +20,8 @@ bool is_location_by_url(ngx_http_request_t *r);
  * from the URL unless something has led the request elsewhere; the server
  * follows from the Host, unless it took the request as the default server of
  * the address.  Both are told from this request alone: what else is in the
- * configuration must not change a fingerprint.
+ * configuration must not change a fingerprint.  An if can have rules of its
+ * own as well (access_by_lua), and its condition can be anything.
  */
 admission
 admitted_by(ngx_http_request_t *r)
@@ -28,10 +29,11 @@ admitted_by(ngx_http_request_t *r)
     admission how;
 
     how.by_host = is_server_by_host(r);
-    how.by_url = is_location_by_url(r);
+    how.condition = view(location(r)->condition);
+    how.by_url = is_location_by_url(r) && how.condition.empty();
 
     if (!how.by_url) {
-        const ngx_http_core_loc_conf_t *core = core_location(r);
+        const ngx_http_core_loc_conf_t *core = location_around(r);
 
         how.kind = kind_of(core);
         how.location = view(core->name);

@@ -88,6 +88,50 @@ hidden_headers(ngx_conf_t *cf, const location_conf *conf)
 }
 
 
+/* As it is written, since it is to be the same after a reload. */
+bool
+keep_condition(ngx_conf_t *cf, location_conf *conf)
+{
+    auto words = elements<ngx_str_t>(cf->args);
+    ngx_str_t &text = conf->condition;
+
+    if (words.empty() || view(words[0]) != "if") {
+        return true;
+    }
+
+    for (ngx_str_t &word : words.subspan(1)) {
+        text = format(cf->pool, text.len + word.len + 1, "%V %V", &text,
+                      &word);
+
+        if (text.data == nullptr) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+
+/* An if may be in another one, and nowhere else but in a location. */
+bool
+find_location_around(ngx_conf_t *cf, const location_conf *prev,
+                     location_conf *conf)
+{
+    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
+        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+
+    conf->around = core->noname ? prev->around : core;
+
+    if (conf->condition.len != 0 && prev->condition.len != 0) {
+        conf->condition = format(cf->pool,
+                                 prev->condition.len + conf->condition.len + 1,
+                                 "%V\n%V", &prev->condition, &conf->condition);
+    }
+
+    return conf->condition.len == 0 || conf->condition.data != nullptr;
+}
+
+
 /*
  * Only a location that will answer needs a scope: one that merely inherits
  * "idempotency on" and returns or redirects does not.
@@ -280,7 +324,7 @@ create_location_conf(ngx_conf_t *cf)
 {
     auto *conf = make<location_conf>(cf->pool);
 
-    if (conf == nullptr) {
+    if (conf == nullptr || !keep_condition(cf, conf)) {
         return nullptr;
     }
 
@@ -325,6 +369,10 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
 {
     auto *prev = static_cast<location_conf *>(parent);
     auto *conf = static_cast<location_conf *>(child);
+
+    if (!find_location_around(cf, prev, conf)) {
+        return failed;
+    }
 
     if (conf->store == NGX_CONF_UNSET_PTR) {
         conf->store = prev->store == NGX_CONF_UNSET_PTR ? nullptr

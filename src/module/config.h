@@ -63,6 +63,13 @@ enum class fingerprint_mode : ngx_uint_t { automatic, raw, off };
 
 
 struct location_conf {
+    /*
+     * An if and a limit_except are locations to nginx, which have the name of
+     * the one around them, but do not tell of what kind it is.
+     */
+    const ngx_http_core_loc_conf_t *around; /* the location itself */
+    ngx_str_t condition;                    /* of an if; empty: it is none */
+
     named_store *store; /* null: off */
     ngx_str_t file;     /* where that was said */
     ngx_uint_t line;
@@ -121,6 +128,14 @@ core_location(ngx_http_request_t *r)
 {
     return static_cast<const ngx_http_core_loc_conf_t *>(
         ngx_http_get_module_loc_conf(r, ngx_http_core_module));
+}
+
+
+/* The location as it is named, also within an if or a limit_except. */
+inline const ngx_http_core_loc_conf_t *
+location_around(ngx_http_request_t *r)
+{
+    return location(r)->around;
 }
 
 

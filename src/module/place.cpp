@@ -12,11 +12,20 @@ namespace {
 /* Neither in a URI that nginx accepts nor in the name of a location. */
 constexpr char separator = '\0';
 
+/* How to come to a place. */
+struct way {
+    std::string_view location;
+    std::string_view uri; /* empty: the location is a named one */
+    std::string_view arguments;
+};
+
+
 bool is_error_page(const context &ctx);
 ngx_str_t place_of(ngx_http_request_t *r);
 std::string_view recorded_place(const context &ctx);
 ngx_int_t walk(context &ctx, std::string_view place);
-bool can_walk(ngx_http_request_t *r, std::string_view location);
+bool can_walk(ngx_http_request_t *r, const way &to);
+way read_place(std::string_view place);
 std::string_view take_part(std::string_view &rest);
 ngx_int_t refuse_elsewhere(context &ctx);
 
@@ -150,14 +159,16 @@ is_error_page(const context &ctx)
 ngx_str_t
 place_of(ngx_http_request_t *r)
 {
-    const ngx_http_core_loc_conf_t *core = core_location(r);
+    const ngx_http_core_loc_conf_t *core = location_around(r);
+    const ngx_str_t *condition = &location(r)->condition;
     ngx_str_t none = ngx_null_string;
     ngx_str_t *uri = core->named ? &none : &r->uri;
     ngx_str_t *args = core->named ? &none : &r->args;
 
-    return format(r->pool, core->name.len + uri->len + args->len + 3,
-                  "%c%V%c%V%c%V", kind_of(core), &core->name, separator, uri,
-                  separator, args);
+    return format(r->pool,
+                  core->name.len + condition->len + uri->len + args->len + 4,
+                  "%c%V%c%V%c%V%c%V", kind_of(core), &core->name, separator,
+                  condition, separator, uri, separator, args);
 }
 
 
@@ -188,12 +199,12 @@ walk(context &ctx, std::string_view place)
 
     std::copy(place.begin(), place.end(), copy.begin());
 
-    std::string_view rest = {copy.data(), copy.size()};
-    ngx_str_t location = str(take_part(rest).substr(1));
-    ngx_str_t uri = str(take_part(rest));
-    ngx_str_t args = str(rest);
+    way to = read_place({copy.data(), copy.size()});
+    ngx_str_t location = str(to.location);
+    ngx_str_t uri = str(to.uri);
+    ngx_str_t args = str(to.arguments);
 
-    if (!can_walk(r, place)) {
+    if (!can_walk(r, to)) {
         return refuse_elsewhere(ctx);
     }
 
@@ -220,28 +231,43 @@ walk(context &ctx, std::string_view place)
 
 /* A named location may be gone from the configuration. */
 bool
-can_walk(ngx_http_request_t *r, std::string_view place)
+can_walk(ngx_http_request_t *r, const way &to)
 {
     auto *server = static_cast<ngx_http_core_srv_conf_t *>(
         ngx_http_get_module_srv_conf(r, ngx_http_core_module));
     ngx_http_core_loc_conf_t **named = server->named_locations;
-    std::string_view location = take_part(place).substr(1);
 
     if (r->uri_changes <= 1) {
         return false;
     }
 
-    if (!take_part(place).empty()) {
+    if (!to.uri.empty()) {
         return true;
     }
 
     for (/* void */; named != nullptr && *named != nullptr; named++) {
-        if (view((*named)->name) == location) {
+        if (view((*named)->name) == to.location) {
             return true;
         }
     }
 
     return false;
+}
+
+
+/* What a store hands out may be anything. */
+way
+read_place(std::string_view place)
+{
+    way to;
+
+    to.location = take_part(place);
+    to.location.remove_prefix(std::min<std::size_t>(to.location.size(), 1));
+    take_part(place);
+    to.uri = take_part(place);
+    to.arguments = place;
+
+    return to;
 }
 
 
