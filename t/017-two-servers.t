@@ -93,6 +93,50 @@ CONF
     $ng->check_logs;
 };
 
+subtest 'servers without a name are told apart by their addresses' => sub {
+    my $ng = Nginx->start(http => <<"CONF");
+idempotency on;
+idempotency_scope none;
+server {
+    listen 127.0.0.1:%%PORT%%;
+    if (\$http_x_user = "") { return 401; }
+    location / { $APP }
+}
+server {
+    listen 127.0.0.2:%%PORT%%;
+    location / { $APP }
+}
+server {
+    listen 127.0.0.1:%%PORT2%%;
+    if (\$http_x_user = "") { return 401; }
+    location / { $APP }
+}
+server {
+    listen %%PORT2%%;
+    location / { $APP }
+}
+CONF
+    for my $port ($ng->port, $ng->port(2)) {
+        ledger_reset();
+        for my $host ("127.0.0.1:$port", '127.0.0.1') {
+            my %of = (host => $host, key => "$port$host");
+            my $runs = ledger_count();
+            is(ask($port, '/x', %of, headers => \@USER), '201 run ' . ($runs + 1), "$host: the admin");
+            is(ask($port, '/x', %of), 401, 'somebody else is refused');
+            is(ask($port, '/x', %of, address => '127.0.0.2'), '422 key_reused',
+                'no replay on the other address');
+            is(ask($port, '/x', %of, headers => \@USER), '201 replay of ' . ($runs + 1),
+                'the admin gets his');
+        }
+        is(ask($port, '/x', address => '127.0.0.2', host => '127.0.0.2', key => "$port-2"),
+            '201 run 3', 'the other server');
+        is(ask($port, '/x', address => '127.0.0.2', host => '127.0.0.2', key => "$port-2"),
+            '201 replay of 3', 'has its own replays');
+    }
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
 subtest 'a server behind a server of the same nginx' => sub {
     my $ng = Nginx->start(http => <<"CONF");
 idempotency on;

@@ -3,13 +3,22 @@
 #include "module/config.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 namespace idempotency {
 
 namespace {
 
+/* Of IPv6, or of IPv4 mapped to it. */
+using address = std::array<u_char, 16>;
+
 bool is_server_by_host(ngx_http_request_t *r);
 bool is_name_for(std::string_view name, std::string_view host);
+bool is_own_address(ngx_connection_t *c, std::string_view host);
+bool parse_address(std::string_view host, address &out);
+bool address_of(const sockaddr *from, address &out);
+void map_address(in_addr_t v4, address &out);
 bool is_location_by_url(ngx_http_request_t *r);
 
 }
@@ -84,9 +93,11 @@ is_server_by_host(ngx_http_request_t *r)
         return true;
     }
 
-    return std::any_of(names.begin(), names.end(), [&](const ngx_str_t &name) {
-        return is_name_for(view(name), host);
-    });
+    bool named = std::any_of(
+        names.begin(), names.end(),
+        [&](const ngx_str_t &name) { return is_name_for(view(name), host); });
+
+    return named || is_own_address(r->connection, host);
 }
 
 
@@ -107,6 +118,74 @@ is_name_for(std::string_view name, std::string_view host)
     }
 
     return host == name;
+}
+
+
+/*
+ * A server without a name is known by its address.  The connection may have
+ * come to a socket that listens on all of them.
+ */
+bool
+is_own_address(ngx_connection_t *c, std::string_view host)
+{
+    address wanted;
+    address own;
+
+    return parse_address(host, wanted)
+           && ngx_connection_local_sockaddr(c, nullptr, 0) == NGX_OK
+           && address_of(c->local_sockaddr, own) && wanted == own;
+}
+
+
+/* "192.0.2.1" or "[2001:db8::1]". */
+bool
+parse_address(std::string_view host, address &out)
+{
+    ngx_str_t text = str(host);
+
+#if (NGX_HAVE_INET6)
+    if (host.starts_with('[') && host.ends_with(']')) {
+        return ngx_inet6_addr(text.data + 1, text.len - 2, out.data())
+               == NGX_OK;
+    }
+#endif
+
+    in_addr_t v4 = ngx_inet_addr(text.data, text.len);
+
+    map_address(v4, out);
+    return v4 != INADDR_NONE;
+}
+
+
+bool
+address_of(const sockaddr *from, address &out)
+{
+    if (from->sa_family == AF_INET) {
+        map_address(
+            reinterpret_cast<const sockaddr_in *>(from)->sin_addr.s_addr, out);
+        return true;
+    }
+
+#if (NGX_HAVE_INET6)
+    if (from->sa_family == AF_INET6) {
+        std::memcpy(out.data(),
+                    &reinterpret_cast<const sockaddr_in6 *>(from)->sin6_addr,
+                    out.size());
+        return true;
+    }
+#endif
+
+    return false;
+}
+
+
+/* As a socket of IPv6 shows an address of IPv4. */
+void
+map_address(in_addr_t v4, address &out)
+{
+    out = {};
+    out[10] = out[11] = 0xff;
+    std::memcpy(&out[12], &v4, sizeof(v4));
 }
 
 
