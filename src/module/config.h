@@ -31,6 +31,9 @@ struct guarded_upstream {
 struct main_conf {
     ngx_array_t stores;    /* named_store * */
     ngx_array_t upstreams; /* guarded_upstream, sorted by address */
+
+    ngx_command_t *proxy_method; /* null: there is none */
+    ngx_uint_t proxy_index;      /* of the proxy module */
 };
 
 

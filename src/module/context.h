@@ -7,6 +7,7 @@
 #include "module/config.h"
 #include "module/ending.h"
 #include "module/jsonrpc.h"
+#include "module/method.h"
 #include "module/problem.h"
 #include "module/run.h"
 #include "module/waiting.h"

@@ -2,6 +2,7 @@
 #include "module/capture.h"
 #include "module/config.h"
 #include "module/gate.h"
+#include "module/method.h"
 #include "module/peers.h"
 #include "module/variables.h"
 #include "module/wait_groups.h"
@@ -100,6 +101,7 @@ add_to_nginx(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
+    find_proxy_method(cf, main);
     init_request_body_filter();
     init_response_filters();
 

@@ -125,8 +125,7 @@ arrive(context &ctx)
         return replay(ctx);
     }
 
-    if (r->content_handler == nullptr
-        || view(r->method_name) != view(ctx.method)) {
+    if (r->content_handler == nullptr || has_become_get(ctx)) {
         return NGX_DECLINED;
     }
 
@@ -144,14 +143,12 @@ is_own_place(const context &ctx)
 
 namespace {
 
-/* nginx makes a GET of what it sends to the URI of an error page. */
 bool
 is_error_page(const context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
 
-    return (r->error_page || r->err_status != 0)
-           && view(r->method_name) != view(ctx.method);
+    return (r->error_page || r->err_status != 0) && has_become_get(ctx);
 }
 
 

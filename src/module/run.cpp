@@ -71,21 +71,23 @@ enter_again(context &ctx)
         freeze_evidence(ctx);
     }
 
-    if (known.frozen && !known.delegated) {
+    /* A page must not become the request again (ngx.req.set_method). */
+    bool page = known.frozen && !known.delegated;
+    bool allowed = ctx.conf->dry_run || r->content_handler == nullptr;
+
+    if (page && (allowed || is_safe_method(r))) {
         return NGX_DECLINED;
     }
 
-    if (known.frozen || !was_sent(ctx) || redirected || ctx.conf->dry_run
-        || r->content_handler == nullptr)
-    {
+    if (!page && (allowed || known.frozen || redirected || !was_sent(ctx))) {
         wrap_content_handler(ctx);
         return NGX_DECLINED;
     }
 
     ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                   "idempotency: request already sent to an upstream peer, not "
-                  "sending it again from named location \"%V\"",
-                  &core_location(r)->name);
+                  "sending it again from location \"%V\"",
+                  &location_around(r)->name);
 
     r->error_page = 1;
     return static_cast<ngx_int_t>(last_error_status(ctx));
@@ -121,13 +123,6 @@ is_guarded(const context &ctx)
 
     return ctx.at == stage::running && !ctx.conf->dry_run
            && (!known.frozen || known.delegated);
-}
-
-
-bool
-is_safe_method(ngx_http_request_t *r)
-{
-    return (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) != 0;
 }
 
 
@@ -206,15 +201,16 @@ was_sent(const context &ctx)
 /*
  * nginx makes a GET of what it sends to a URI, by error_page or by
  * X-Accel-Redirect: what has kept its method has come to a named location,
- * whatever was rewritten there.
+ * whatever was rewritten there.  Any other method was set by a handler
+ * (ngx.req.set_method), and goes on with the same body.
  */
 bool
 is_same_request(const context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
 
-    return view(r->method_name) == view(ctx.method)
-           && (!is_safe_method(r) || core_location(r)->named
+    return !has_become_get(ctx)
+           && (!is_safe_method(r) || location_around(r)->named
                || view(r->uri) == view(ctx.uri));
 }
 

@@ -42,6 +42,4 @@ ngx_int_t stop_or_pass(context &ctx);
 /* Whether the request is to be guarded: it runs, and may still be sent. */
 bool is_guarded(const context &ctx);
 
-bool is_safe_method(ngx_http_request_t *r);
-
 }
