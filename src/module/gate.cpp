@@ -11,6 +11,7 @@ namespace idempotency {
 
 namespace {
 
+bool is_new_to(const context &ctx, const location_conf *conf);
 ngx_int_t first_look(ngx_http_request_t *r, const location_conf *conf);
 ngx_int_t go_on(context &ctx);
 ngx_int_t look_at_other_method(ngx_http_request_t *r,
@@ -48,12 +49,11 @@ gate(ngx_http_request_t *r)
     }
 
     context *ctx = find_context(r);
+    const location_conf *conf = location(r);
 
-    if (ctx != nullptr) {
+    if (ctx != nullptr && !is_new_to(*ctx, conf)) {
         return go_on(*ctx);
     }
-
-    const location_conf *conf = location(r);
 
     if (conf->store == nullptr || r->content_handler == nullptr) {
         return NGX_DECLINED;
@@ -66,6 +66,19 @@ gate(ngx_http_request_t *r)
 
 
 namespace {
+
+/*
+ * What one location let pass unprotected has come to another, which has its
+ * own scope, keys and exceptions.  An error page is not the request any more.
+ * A dry run has claimed the key, or counts it as a duplicate: it stays one.
+ */
+bool
+is_new_to(const context &ctx, const location_conf *conf)
+{
+    return ctx.at == stage::passed && conf != ctx.conf && !ctx.conf->dry_run
+           && !has_become_get(ctx);
+}
+
 
 /* NGX_OK: there may be a key, and the body has been read. */
 ngx_int_t
