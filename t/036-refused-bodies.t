@@ -35,6 +35,16 @@ server {
         error_page 400 413 =200 \@big;
         proxy_pass http://app;
     }
+    location /keyed {
+        idempotency_key json:/id;
+        error_page 413 = \@keyed;
+        proxy_pass http://app;
+    }
+    location \@keyed {
+        idempotency_key json:/id;
+        client_max_body_size 0;
+        proxy_pass http://app;
+    }
     location /page { error_page 400 413 /page.txt; proxy_pass http://app; }
     location /answered { error_page 400 413 = \@answer; proxy_pass http://app; }
     location \@big { client_max_body_size 0; proxy_pass http://app; }
@@ -124,6 +134,35 @@ for my $way (sort keys %SEND) {
         is(executions(), 0, 'executions');
     };
 }
+
+# The key went with it.
+my @json = ('Content-Type' => 'application/json');
+
+for my $case (
+    ['at once', []],
+    ['chunked', [chunked => 1]],
+    ['in parts', undef],
+    )
+{
+    my ($way, $opt) = @$case;
+    claim "a body that had the key ($way)" => sub {
+        my $body = '{"id":"' . claim_key() . '","text":"' . 'x' x 5_000 . '"}';
+        for (1 .. 2) {
+            my $got = $opt
+                ? write_to('/keyed', key => undef, body => $body, headers => \@json, @$opt)
+                : in_parts('/keyed', [@json, 'Content-Length' => length $body],
+                    unpack 'a500 a*', $body);
+            is($got->{status}, 413, 'it is refused');
+        }
+        is(ledger_count(uri => '/keyed'), 0, 'executions');
+    };
+}
+
+claim 'a body that could have no key' => sub {
+    is(write_to('/keyed', key => undef, body => $big)->{status}, 201, 'it runs');
+    is(write_to('/keyed', key => undef, body => '', headers => \@json)->{status}, 201,
+        'one that is empty runs too');
+};
 
 sub over_http2 ($uri) {
     my $h2 = Http2->new($ng->port(2));

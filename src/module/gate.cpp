@@ -13,6 +13,7 @@ namespace {
 
 bool is_new_to(const context &ctx, const location_conf *conf);
 ngx_int_t first_look(ngx_http_request_t *r, const location_conf *conf);
+bool is_discarded(ngx_http_request_t *r, bool has_key);
 ngx_int_t go_on(context &ctx);
 ngx_int_t look_at_other_method(ngx_http_request_t *r,
                                const location_conf *conf);
@@ -119,12 +120,12 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (key.empty()) {
-        return read_body(*ctx);
+    if (is_discarded(r, !key.empty()) && !conf->dry_run) {
+        return refuse_without_body(*ctx);
     }
 
-    if (r->discard_body && !conf->dry_run) {
-        return refuse_without_body(*ctx);
+    if (key.empty()) {
+        return read_body(*ctx);
     }
 
     ctx->key = str(key);
@@ -132,6 +133,27 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
     ngx_int_t named = use_key(*ctx);
 
     return named == NGX_OK ? read_body(*ctx) : named;
+}
+
+
+/*
+ * What nginx could throw away at once is as if it had not been sent, unless
+ * the key may have been in it.
+ */
+bool
+is_discarded(ngx_http_request_t *r, bool has_key)
+{
+    const ngx_table_elt_t *length = r->headers_in.content_length;
+
+    if (has_key) {
+        return r->discard_body;
+    }
+
+    bool all = r->request_body == nullptr && length != nullptr
+               && view(length->value) != "0"
+               && r->headers_in.content_length_n == 0;
+
+    return is_json_request(r) && (r->discard_body || all);
 }
 
 
