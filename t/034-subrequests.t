@@ -22,7 +22,7 @@ write_file("$dir/app.js", <<'JS');
 async function relay(r) {
     let to = r.uri.replace('/js/', '/inner/');
     let reply = await r.subrequest(to, {method: r.headersIn['X-Method'] || 'POST'});
-    r.return(reply.status >= 300 ? 500 : 201, 'told ' + reply.status);
+    r.return(r.headersIn['X-Fail'] ? 503 : reply.status >= 300 ? 500 : 201, 'told ' + reply.status);
 }
 function detached(r) {
     r.subrequest('/inner/pair', {method: 'DELETE', detached: true});
@@ -63,7 +63,7 @@ my $lua_conf = $lua && <<'CONF';
             local method = methods[ngx.var.http_x_method or "POST"]
             local told = ngx.location.capture(to, {method = method})
             local bad = told.status >= 300 or told.truncated
-            ngx.status = bad and 500 or 201
+            ngx.status = ngx.var.http_x_fail and 503 or bad and 500 or 201
             ngx.print("told ", told.status)
         }
     }
@@ -133,6 +133,17 @@ sub sent_by ($handler, $to, $method, %opt) {
     elsif ($then eq 'replayed') { is_replay($retry, $first) }
     else                        { is_rerun($retry) }
     is(executions(), $then eq 'runs' ? 2 : 1, 'executions') or diag(join "\n", ledger_of());
+}
+
+for my $handler (@handlers) {
+    for my $to (qw(pair unbuffered address)) {
+        claim "$handler: what comes back from $to is no HTTP" => sub {
+            my @ask = ("/$handler/$to", do => 'bad=1', headers => ['X-Fail' => 1]);
+            is(write_to(@ask)->{status}, 503, 'the handler says that it failed');
+            is_refused(write_to(@ask), 'outcome_unknown');
+            is(executions(), 1, 'executions');
+        };
+    }
 }
 
 for my $handler (@handlers) {

@@ -60,6 +60,23 @@ for my $uri ('/buffered', '/unbuffered', '/page') {
     }
 }
 
+for my $uri ('/buffered', '/unbuffered', '/page', '/open') {
+    claim "$uri: what comes back is no HTTP" => sub {
+        my $first = ends($uri, do => 'bad=1', first => 502, then => 'unknown');
+        ok($first->{complete}, 'the answer of 502 is whole');
+        unlike($first->{body}, qr/NONSENSE/, 'nothing of the other is shown');
+        like($first->{body}, qr/the page/, 'an error page is sent') if $uri eq '/page';
+    };
+
+    claim "$uri over HTTP/2: what comes back is no HTTP" => sub {
+        my $h2 = Http2->new($ng->port(2));
+        my $first = $h2->request('POST', $uri, body => $Keyed::BODY, headers => [
+            'idempotency-key' => claim_key(), 'x-behaviour' => 'bad=1']);
+        is($first->{status}, 502, 'the client gets 502');
+        is(executions(), 1, 'executions');
+    };
+}
+
 claim 'what is passed on breaks off' => sub {
     my $first = write_to('/open', do => 'chunked=1&size=40000&pieces=4&gap=0.1&bad=chunk');
     is($first->{status}, 201, 'the status went out');

@@ -22,6 +22,7 @@ ngx_http_output_body_filter_pt next_body_filter;
 ngx_int_t header_filter(ngx_http_request_t *r);
 ngx_int_t body_filter(ngx_http_request_t *r, ngx_chain_t *in);
 
+ngx_int_t fail_nonsense(context &ctx);
 ngx_int_t start_capture(context &ctx);
 bool is_own_answer(const context &ctx);
 bool is_streamed(const context &ctx);
@@ -82,6 +83,10 @@ header_filter(ngx_http_request_t *r)
     context *ctx = find_context(r);
 
     if (ctx != nullptr && ctx->at == stage::running) {
+        if (is_nonsense(r) && !ctx->conf->dry_run) {
+            return fail_nonsense(*ctx);
+        }
+
         return ctx->capture.how == mode::streamed ? reject_streamed(*ctx)
                                                   : start_capture(*ctx);
     }
@@ -118,6 +123,17 @@ body_filter(ngx_http_request_t *r, ngx_chain_t *in)
         return ctx->at == stage::running ? stream(*ctx, in)
                                          : pass_on(*ctx, in);
     }
+}
+
+
+/* nginx would pass it on to the client as it is, without a header. */
+ngx_int_t
+fail_nonsense(context &ctx)
+{
+    ctx.run.evidence.nonsense = true;
+    ctx.request->http_version = ctx.run.http_version;
+
+    return NGX_HTTP_BAD_GATEWAY;
 }
 
 

@@ -29,7 +29,7 @@ collect_evidence(context &ctx, bool complete)
         seen.own_handler = !has_upstream(ctx) || ctx.request->cached;
         seen.complete = complete;
         seen.status = static_cast<unsigned>(own_status(ctx));
-        seen.unanswered = ctx.run.subrequests.unanswered;
+        seen.unanswered = ctx.run.subrequests.unanswered || known.nonsense;
         seen.unfinished = is_subrequest_under_way(ctx);
 
         for (const ngx_http_upstream_state_t &s : all) {
@@ -105,6 +105,14 @@ bool
 is_answered(const ngx_http_upstream_state_t &s)
 {
     return s.header_time != static_cast<ngx_msec_t>(-1) && s.status != 0;
+}
+
+
+/* No client of this version sends a key. */
+bool
+is_nonsense(const ngx_http_request_t *r)
+{
+    return r->http_version == NGX_HTTP_VERSION_9 && r->upstream != nullptr;
 }
 
 

@@ -13,6 +13,7 @@ struct evidence_state {
     ngx_uint_t first_exchange;            /* of upstream_states */
     ngx_http_upstream_t *upstream_before; /* the content handler's call */
     ngx_uint_t handler_status; /* an error that the handler returned */
+    bool nonsense;             /* came back, and no HTTP */
     bool frozen;    /* the exchange is over: what follows only dresses it */
     bool delegated; /* the application sent nginx elsewhere for the rest */
     evidence seen;
@@ -33,6 +34,12 @@ bool any_byte_sent(const context &ctx, ngx_http_request_t *r);
 
 /* Whether a peer has answered, at least by a header. */
 bool is_answered(const ngx_http_upstream_state_t &s);
+
+/*
+ * An upstream has sent something that is no HTTP.  nginx takes it for an
+ * answer of HTTP/0.9, with the status 200.
+ */
+bool is_nonsense(const ngx_http_request_t *r);
 
 /* Whether the run's own content handler has asked an upstream. */
 bool has_upstream(const context &ctx);

@@ -21,6 +21,7 @@ start_run(context &ctx)
 
     move_to(ctx, stage::running);
     ctx.run.attempt = ctx.claim.answer.attempt;
+    ctx.run.http_version = ctx.request->http_version;
     ctx.run.evidence.first_exchange = elements<ngx_http_upstream_state_t>(
                                           ctx.request->upstream_states)
                                           .size();
@@ -161,6 +162,7 @@ run_content(ngx_http_request_t *r)
 
     known.upstream_before = r->upstream;
     known.handler_status = 0;
+    known.nonsense = false;
 
     ngx_int_t rc = ctx->run.content_handler(r);
 

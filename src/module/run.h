@@ -16,6 +16,7 @@ struct context;
 /* The run: from the claim to the outcome. */
 struct run_state {
     std::uint32_t attempt;
+    ngx_uint_t http_version; /* of the client */
     ngx_http_handler_pt content_handler;
     const ngx_http_core_loc_conf_t *location; /* of that handler */
     lease_state lease;

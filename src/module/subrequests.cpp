@@ -234,6 +234,10 @@ is_answered_in_full(ngx_http_request_t *r, ngx_int_t rc)
         }
     }
 
+    if (is_nonsense(r)) {
+        return false;
+    }
+
     return rc == NGX_OK ? has_end(u) : rc == NGX_DECLINED || !u->header_sent;
 }
 
