@@ -6,6 +6,7 @@
 #include "module/keeping.h"
 #include "module/portion.h"
 #include "module/replay.h"
+#include "module/streaming.h"
 #include "module/writers.h"
 
 namespace idempotency {
@@ -24,7 +25,6 @@ ngx_int_t body_filter(ngx_http_request_t *r, ngx_chain_t *in);
 
 ngx_int_t fail_nonsense(context &ctx);
 ngx_int_t start_capture(context &ctx);
-bool is_own_answer(const context &ctx);
 bool is_streamed(const context &ctx);
 
 ngx_int_t hold_back(context &ctx, ngx_chain_t *in);
@@ -34,10 +34,6 @@ ngx_int_t send_held(context &ctx);
 ngx_int_t fail_truncated(context &ctx);
 ngx_int_t stop_holding(context &ctx);
 
-ngx_int_t reject_streamed(context &ctx);
-ngx_int_t start_streaming(context &ctx);
-ngx_int_t stream(context &ctx, ngx_chain_t *in);
-ngx_int_t pass_on(context &ctx, ngx_chain_t *in);
 ngx_int_t pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in);
 
 }
@@ -51,6 +47,20 @@ init_response_filters()
 
     next_body_filter = ngx_http_top_body_filter;
     ngx_http_top_body_filter = body_filter;
+}
+
+
+ngx_int_t
+pass_header(ngx_http_request_t *r)
+{
+    return next_header_filter(r);
+}
+
+
+ngx_int_t
+pass_body(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    return next_body_filter(r, in);
 }
 
 
@@ -199,21 +209,6 @@ start_capture(context &ctx)
 }
 
 
-/* And not an error page: then the exchange is over, or never was. */
-bool
-is_own_answer(const context &ctx)
-{
-    ngx_http_request_t *r = ctx.request;
-    const evidence_state &known = ctx.run.evidence;
-
-    if (known.frozen || known.handler_status != 0) {
-        return false;
-    }
-
-    return r->cached || !has_upstream(ctx) || r->upstream->cleanup != nullptr;
-}
-
-
 bool
 is_streamed(const context &ctx)
 {
@@ -229,9 +224,10 @@ ngx_int_t
 hold_back(context &ctx, ngx_chain_t *in)
 {
     capture_state &capture = ctx.capture;
+    ngx_http_request_t *r = ctx.request;
     portion p = measure(in);
 
-    if (is_truncated(ctx.request, p)) {
+    if (is_truncated(r, p)) {
         consume(in);
         return fail_truncated(ctx);
     }
@@ -247,7 +243,7 @@ hold_back(context &ctx, ngx_chain_t *in)
 
         ngx_int_t rc = stop_holding(ctx);
 
-        return rc == NGX_ERROR || rc > NGX_OK ? rc : stream(ctx, in);
+        return rc == NGX_ERROR || rc > NGX_OK ? rc : body_filter(r, in);
     }
 
     if (!keep_body(ctx, in)) {
@@ -262,7 +258,7 @@ hold_back(context &ctx, ngx_chain_t *in)
 
     capture.cut_off = is_cut_off(ctx);
 
-    if (ctx.request->upstream != nullptr && !is_whole(ctx)) {
+    if (r->upstream != nullptr && !is_whole(ctx)) {
         return fail_truncated(ctx);
     }
 
@@ -388,94 +384,6 @@ stop_holding(context &ctx)
     }
 
     return pass_on(ctx, ctx.capture.body);
-}
-
-
-/* The client gets the filter's page; of the response no more will come. */
-ngx_int_t
-reject_streamed(context &ctx)
-{
-    settle(ctx, false, nullptr);
-
-    return next_header_filter(ctx.request);
-}
-
-
-ngx_int_t
-start_streaming(context &ctx)
-{
-    ctx.capture.how = mode::streamed;
-
-    ngx_int_t rc = next_header_filter(ctx.request);
-
-    if (rc == NGX_ERROR && ctx.request->connection->error
-        && !ctx.conf->dry_run) {
-        client_left(ctx);
-        rc = NGX_OK;
-    }
-
-    if (ctx.request->header_only && rc == NGX_OK) {
-        settle(ctx, true, nullptr);
-    }
-
-    return rc;
-}
-
-
-ngx_int_t
-stream(context &ctx, ngx_chain_t *in)
-{
-    portion p = measure(in);
-
-    if (in != nullptr) {
-        look_for_writers(ctx);
-    }
-
-    if (fits(ctx, p) && !keep_body(ctx, in)) {
-        not_to_keep(ctx, not_kept::no_memory);
-    }
-
-    outlast_slow_client(ctx);
-
-    if (p.last) {
-        ctx.capture.cut_off = is_cut_off(ctx);
-        settle(ctx, !is_truncated(ctx.request, p), nullptr);
-    }
-
-    return pass_on(ctx, in);
-}
-
-
-ngx_int_t
-pass_on(context &ctx, ngx_chain_t *in)
-{
-    ngx_http_request_t *r = ctx.request;
-
-    if (ctx.run.client.gone) {
-        consume(in);
-        return ctx.at == stage::running ? NGX_OK : NGX_ERROR;
-    }
-
-    ngx_int_t rc = next_body_filter(r, in);
-
-    note_passed(ctx, in);
-
-    if (ctx.at == stage::running && is_kept(ctx.capture)
-        && !note_subrequests_below(ctx))
-    {
-        not_to_keep(ctx, not_kept::no_memory);
-    }
-
-    if (rc != NGX_ERROR || !r->connection->error || ctx.conf->dry_run
-        || ctx.at != stage::running)
-    {
-        return rc;
-    }
-
-    client_left(ctx);
-    consume(in);
-
-    return NGX_OK;
 }
 
 

@@ -65,6 +65,10 @@ is_held_back(const capture_state &capture)
 }
 
 
+/* To the filters below us. */
+ngx_int_t pass_header(ngx_http_request_t *r);
+ngx_int_t pass_body(ngx_http_request_t *r, ngx_chain_t *in);
+
 /*
  * Sends a response from our place in the chain: the filters above it (range
  * bodies, conditions) saw it once, those below it are to see it.

@@ -8,6 +8,8 @@ namespace {
 
 void look_for_client(ngx_http_request_t *r);
 bool has_left(ngx_http_request_t *r);
+void let_go(context &ctx);
+bool has_frames_under_way(ngx_http_request_t *r);
 void start_abort_timer(context &ctx);
 void end_run(ngx_event_t *event);
 void write_to_client(ngx_http_request_t *r);
@@ -108,12 +110,16 @@ client_left(context &ctx)
     ctx.request->keepalive = 0;
     c->error = 1;
 
-    /* Nobody will ever make room: what stands still for that must go on. */
-    c->write->ready = 1;
-    c->write->delayed = 0;
-
-    consume(ctx.run.client.unsent);
+    let_go(ctx);
     start_abort_timer(ctx);
+}
+
+
+void
+drop_unsent(context &ctx, ngx_chain_t *in)
+{
+    let_go(ctx);
+    consume(in);
 }
 
 
@@ -194,6 +200,42 @@ has_left(ngx_http_request_t *r)
 }
 
 
+/*
+ * Nobody will ever make room: what stands still for that must go on.  Frames
+ * of HTTP/2 that have begun their way go to the end of it, as others follow
+ * them on the same connection; nginx calls again when they are gone.
+ */
+void
+let_go(context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    ngx_connection_t *c = r->connection;
+
+    if (has_frames_under_way(r)) {
+        return;
+    }
+
+    c->write->ready = 1;
+    c->write->delayed = 0;
+    c->buffered = 0;
+
+    /* Once: whoever gave them will use them again. */
+    consume(ctx.run.client.unsent);
+    ctx.run.client.unsent = nullptr;
+}
+
+
+bool
+has_frames_under_way([[maybe_unused]] ngx_http_request_t *r)
+{
+#if (NGX_HTTP_V2)
+    return r->stream != nullptr && r->stream->queued != 0;
+#else
+    return false;
+#endif
+}
+
+
 void
 start_abort_timer(context &ctx)
 {
@@ -249,7 +291,14 @@ write_to_client(ngx_http_request_t *r)
 
     if (wev->timedout && ctx->at == stage::running) {
         wev->timedout = 0;
-        client_left(*ctx);
+
+        if (!ctx->run.client.gone) {
+            client_left(*ctx);
+        }
+    }
+
+    if (ctx->run.client.gone) {
+        let_go(*ctx);
     }
 
     ctx->run.client.write_event_handler(r);

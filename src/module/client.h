@@ -37,6 +37,9 @@ void outlast_slow_client(context &ctx);
 /* From now on the response is read for the record alone. */
 void client_left(context &ctx);
 
+/* The client has left: what there is more of the response is not sent. */
+void drop_unsent(context &ctx, ngx_chain_t *in);
+
 /* These buffers were passed on to the client. */
 void note_passed(context &ctx, ngx_chain_t *in);
 

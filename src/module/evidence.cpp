@@ -116,6 +116,21 @@ is_nonsense(const ngx_http_request_t *r)
 }
 
 
+/* With an error page the exchange is over, or never was. */
+bool
+is_own_answer(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+    const evidence_state &known = ctx.run.evidence;
+
+    if (known.frozen || known.handler_status != 0) {
+        return false;
+    }
+
+    return r->cached || !has_upstream(ctx) || r->upstream->cleanup != nullptr;
+}
+
+
 bool
 has_upstream(const context &ctx)
 {

@@ -41,6 +41,9 @@ bool is_answered(const ngx_http_upstream_state_t &s);
  */
 bool is_nonsense(const ngx_http_request_t *r);
 
+/* Whether it answers itself, with a header that is sent now: no error page. */
+bool is_own_answer(const context &ctx);
+
 /* Whether the run's own content handler has asked an upstream. */
 bool has_upstream(const context &ctx);
 

@@ -41,7 +41,11 @@ sub new ($class, $port, %opt) {
         Proto => 'tcp', Timeout => $TIMEOUT,
     ) or die "cannot connect to port $port: $@\n";
     setsockopt($sock, IPPROTO_TCP, TCP_NODELAY, 1);
+    return $class->on($sock, %opt);
+}
 
+# On a connection that was made elsewhere.
+sub on ($class, $sock, %opt) {
     my $self = bless {
         sock => $sock, buffer => '', hpack => Hpack->new, streams => {},
         next_id => 1, window => 65535, stream_window => 65535,
