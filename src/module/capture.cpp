@@ -26,6 +26,8 @@ ngx_int_t body_filter(ngx_http_request_t *r, ngx_chain_t *in);
 ngx_int_t fail_nonsense(context &ctx);
 ngx_int_t start_capture(context &ctx);
 bool is_streamed(const context &ctx);
+bool is_in_file(const context &ctx);
+bool goes_to_file(const ngx_http_request_t *r);
 
 ngx_int_t hold_back(context &ctx, ngx_chain_t *in);
 ngx_int_t settle_and_send(context &ctx);
@@ -214,9 +216,41 @@ is_streamed(const context &ctx)
 {
     const ngx_http_headers_out_t &out = ctx.request->headers_out;
 
-    return !is_kept(ctx.capture) || !ctx.conf->hold || ctx.conf->dry_run
-           || out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-           || is_event_stream(view(out.content_type));
+    if (!is_kept(ctx.capture) || ctx.conf->dry_run
+        || out.status == NGX_HTTP_SWITCHING_PROTOCOLS)
+    {
+        return true;
+    }
+
+    if (is_in_file(ctx)) {
+        return false;
+    }
+
+    return is_event_stream(view(out.content_type))
+           || (!ctx.conf->hold && !goes_to_file(ctx.request));
+}
+
+
+/*
+ * Nothing more comes from an upstream.  Such a response stands still for a
+ * client that reads slowly, and ends with it, out of our sight.
+ */
+bool
+is_in_file(const context &ctx)
+{
+    ngx_http_request_t *r = ctx.request;
+
+    return r->cached || (has_upstream(ctx) && r->upstream->cleanup == nullptr);
+}
+
+
+/* The same, as nginx reads it to its cache first. */
+bool
+goes_to_file(const ngx_http_request_t *r)
+{
+    const ngx_http_upstream_t *u = r->upstream;
+
+    return u != nullptr && u->cleanup != nullptr && (u->cacheable || u->store);
 }
 
 

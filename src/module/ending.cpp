@@ -55,7 +55,7 @@ abandon_run(context &ctx)
     store *backend = ctx.conf->store->backend;
 
     move_to(ctx, stage::settling);
-    decide_outcome(ctx, collect_evidence(ctx, false));
+    decide_outcome(ctx, evidence_without_response(ctx));
 
     const outcome &how = ctx.ending.how;
     const ownership &own = ctx.claim.own;

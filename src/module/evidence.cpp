@@ -1,6 +1,8 @@
 #include "module/evidence.h"
 
 #include "module/context.h"
+#include "module/framing.h"
+#include "module/portion.h"
 
 namespace idempotency {
 
@@ -47,12 +49,34 @@ collect_evidence(context &ctx, bool complete)
 
     /* The rest of an answer that was to come from elsewhere is part of it. */
     if (known.delegated) {
-        seen.complete = complete;
+        seen.complete = complete || known.from_file;
         seen.unanswered = seen.unanswered
                           || (!all.empty() && !is_answered(all.back()));
     }
 
     return seen;
+}
+
+
+/*
+ * Of a response that nginx has in a file the client may get a part only.  That
+ * says nothing of what the application did: it has given all of its answer.
+ */
+evidence
+evidence_without_response(context &ctx)
+{
+    return collect_evidence(ctx,
+                            ctx.run.evidence.answered || ctx.request->cached);
+}
+
+
+void
+note_end_of_exchange(context &ctx, ngx_int_t rc)
+{
+    const ngx_http_upstream_t *u = ctx.request->upstream;
+
+    ctx.run.evidence.answered = rc == NGX_OK && has_end(u)
+                                && !has_no_framing(u);
 }
 
 

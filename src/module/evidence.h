@@ -14,14 +14,22 @@ struct evidence_state {
     ngx_http_upstream_t *upstream_before; /* the content handler's call */
     ngx_uint_t handler_status; /* an error that the handler returned */
     bool nonsense;             /* came back, and no HTTP */
+    bool answered;  /* in full; what is left is on its way to the client */
     bool frozen;    /* the exchange is over: what follows only dresses it */
     bool delegated; /* the application sent nginx elsewhere for the rest */
+    bool from_file; /* ... to a file */
     evidence seen;
     app_word word;
 };
 
 
 evidence collect_evidence(context &ctx, bool complete);
+
+/* The run's exchange is over, as nginx says by this code. */
+void note_end_of_exchange(context &ctx, ngx_int_t rc);
+
+/* The same of a request that dies before it has sent the response. */
+evidence evidence_without_response(context &ctx);
 
 /* What the peers have done is known: an error page cannot change it. */
 void freeze_evidence(context &ctx);

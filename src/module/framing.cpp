@@ -9,7 +9,6 @@ namespace idempotency {
 namespace {
 
 bool ends_with_connection(const context &ctx);
-bool has_no_framing(const ngx_http_upstream_t *u);
 bool is_readable_json(const context &ctx);
 void warn_once(const context &ctx);
 
@@ -40,6 +39,19 @@ is_cut_off(const context &ctx)
 }
 
 
+/* FastCGI and gRPC mark the end themselves. */
+bool
+has_no_framing(const ngx_http_upstream_t *u)
+{
+    std::string_view schema = view(u->schema);
+
+    return u->headers_in.content_length_n < 0 && !u->headers_in.chunked
+           && (schema == "http://" || schema == "https://"
+               || schema == "scgi://" || schema == "uwsgi://"
+               || schema == "suwsgi://");
+}
+
+
 namespace {
 
 bool
@@ -54,19 +66,6 @@ ends_with_connection(const context &ctx)
            && capture.status != NGX_HTTP_SWITCHING_PROTOCOLS
            && r->method != NGX_HTTP_HEAD && !r->cached && has_upstream(ctx)
            && r->upstream != nullptr && has_no_framing(r->upstream);
-}
-
-
-/* FastCGI and gRPC mark the end themselves. */
-bool
-has_no_framing(const ngx_http_upstream_t *u)
-{
-    std::string_view schema = view(u->schema);
-
-    return u->headers_in.content_length_n < 0 && !u->headers_in.chunked
-           && (schema == "http://" || schema == "https://"
-               || schema == "scgi://" || schema == "uwsgi://"
-               || schema == "suwsgi://");
 }
 
 

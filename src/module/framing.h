@@ -1,5 +1,7 @@
 #pragma once
 
+#include "ngx.h"
+
 namespace idempotency {
 
 struct context;
@@ -11,5 +13,8 @@ struct context;
  * be told the operator is warned, once for each location.
  */
 bool is_cut_off(const context &ctx);
+
+/* Whether a response ends with its connection. */
+bool has_no_framing(const ngx_http_upstream_t *u);
 
 }

@@ -234,6 +234,9 @@ finalize_guarded(ngx_http_request_t *r, ngx_int_t rc)
 
     if (r != r->main) {
         note_end_of_subrequest(*ctx, r, rc);
+
+    } else {
+        note_end_of_exchange(*ctx, rc);
     }
 
     exchange->finalize_request(r, rc);

@@ -68,6 +68,8 @@ enter_again(context &ctx)
         read_app_word(ctx);
     }
 
+    known.from_file = known.delegated && r->content_handler == nullptr;
+
     if (!known.frozen && !is_same_request(ctx)) {
         freeze_evidence(ctx);
     }
@@ -163,6 +165,7 @@ run_content(ngx_http_request_t *r)
     known.upstream_before = r->upstream;
     known.handler_status = 0;
     known.nonsense = false;
+    known.answered = false;
 
     ngx_int_t rc = ctx->run.content_handler(r);
 
