@@ -158,6 +158,7 @@ start_capture(context &ctx)
     capture = {};
     capture.last = &capture.body;
     capture.own_answer = is_own_answer(ctx);
+    capture.bodiless = is_bodiless(r);
     capture.status = static_cast<unsigned>(r->headers_out.status);
     capture.content_length = r->headers_out.content_length_n;
 
@@ -172,7 +173,9 @@ start_capture(context &ctx)
         return NGX_ERROR;
     }
 
-    if (capture.content_length > static_cast<off_t>(ctx.conf->max_response)) {
+    if (!capture.bodiless
+        && capture.content_length > static_cast<off_t>(ctx.conf->max_response))
+    {
         not_to_keep(ctx, not_kept::too_large);
     }
 

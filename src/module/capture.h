@@ -36,6 +36,7 @@ struct capture_state {
     mode how;
     not_kept why_not;
     bool own_answer; /* of the handler or the upstream, not an error page */
+    bool bodiless;   /* nginx sends no body, whatever is written */
     bool whole;      /* the last buffer was seen */
     bool cut_off;    /* and yet the document in it has not ended */
     unsigned status; /* as the client gets it */

@@ -67,10 +67,30 @@ keep_header(context &ctx)
 }
 
 
+/*
+ * As the filters that write the header have it.  While that is held, handlers
+ * do not see it in r->header_only and go on to write.
+ */
+bool
+is_bodiless(ngx_http_request_t *r)
+{
+    const ngx_http_headers_out_t &out = r->headers_out;
+
+    return r->header_only || r->method == NGX_HTTP_HEAD
+           || (out.status_line.len == 0
+               && (out.status == NGX_HTTP_NO_CONTENT
+                   || out.status == NGX_HTTP_NOT_MODIFIED));
+}
+
+
 bool
 fits(context &ctx, const portion &p)
 {
     capture_state &capture = ctx.capture;
+
+    if (capture.bodiless) {
+        return is_kept(capture);
+    }
 
     capture.size += p.size;
 
@@ -88,6 +108,10 @@ fits(context &ctx, const portion &p)
 bool
 keep_body(context &ctx, ngx_chain_t *in)
 {
+    if (ctx.capture.bodiless) {
+        return true;
+    }
+
     for (ngx_chain_t *cl = in; cl != nullptr; cl = cl->next) {
         ngx_buf_t *b = cl->buf;
 
@@ -170,8 +194,8 @@ is_whole(const context &ctx)
     }
 
     return capture.content_length < 0 || capture.size == capture.content_length
-           || ctx.request->method == NGX_HTTP_HEAD || capture.status == 304
-           || capture.status == 204;
+           || capture.bodiless || ctx.request->method == NGX_HTTP_HEAD
+           || capture.status == 304 || capture.status == 204;
 }
 
 

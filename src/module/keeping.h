@@ -16,6 +16,9 @@ using piece = std::span<const std::uint8_t>;
 /* Encodes the header before any other filter may change it. */
 bool keep_header(context &ctx);
 
+/* Whether nginx sends no body with this header. */
+bool is_bodiless(ngx_http_request_t *r);
+
 /* Counts a chain in; false: the response is more than is kept. */
 bool fits(context &ctx, const portion &p);
 

@@ -67,6 +67,11 @@ pass_on(context &ctx, ngx_chain_t *in)
 {
     ngx_http_request_t *r = ctx.request;
 
+    if (r->header_only) {
+        consume(in);
+        return NGX_OK;
+    }
+
     if (ctx.run.client.gone) {
         drop_unsent(ctx, in);
         return ctx.at == stage::running ? NGX_OK : NGX_ERROR;
