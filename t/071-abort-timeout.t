@@ -10,7 +10,13 @@ use Keyed;
 use Ledger;
 use Nginx;
 
-my $ng = Nginx->start(http => <<'CONF');
+my $lua = lua_modules();
+my $js = join '', map {"load_module $_;\n"} split ' ', $ENV{TEST_NGINX_JS_MODULES} // '';
+
+my $ng = Nginx->prepare(main => "$lua$js", http => join "\n", $js ? <<'JS' : (), <<'CONF',
+js_path %%DIR%%;
+js_import app from app.js;
+JS
 upstream app { server 127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
 server {
     listen 127.0.0.1:%%PORT%%;
@@ -28,8 +34,26 @@ server {
     location /unlimited { idempotency_abort_timeout 0; proxy_pass http://app; }
     location /patient { idempotency_abort_timeout 30s; proxy_pass http://app; }
     location = /stub { idempotency off; stub_status; }
-}
+    location /inner { internal; proxy_pass http://app; }
 CONF
+    $lua ? <<'LUA' : (), $js ? <<'JS' : (), '}');
+    location /lua {
+        content_by_lua_block {
+            local told = ngx.location.capture('/inner', {method = ngx.HTTP_POST})
+            ngx.say(told.status)
+        }
+    }
+LUA
+    location /js { js_content app.relay; }
+JS
+write_file($ng->path('app.js'), <<'JS');
+async function relay(r) {
+    let reply = await r.subrequest('/inner', {method: 'POST'});
+    r.return(reply.status, 'told');
+}
+export default {relay};
+JS
+$ng->launch or die $ng->error_log;
 retry_against($ng);
 
 my $events = 'type=text/event-stream&chunked=1&size=4000&pieces=400&gap=0.05';
@@ -68,11 +92,13 @@ sub running {
 
 sub code_of ($uri) { return member(write_to($uri), 'code') // 'none' }
 
-for my $uri ('/buffered', '/unbuffered', '/open') {
+# What a handler does by subrequests is a part of its run.
+for my $uri ('/buffered', '/unbuffered', '/open', $lua ? '/lua' : (), $js ? '/js' : ()) {
     for my $do ($events, $drops, 'sleep=15') {
         next if $do eq $drops && $uri eq '/open';
         for my $way (sort keys %WAY) {
-            my ($what) = $do =~ /([a-z]+)\W/;
+            # Lua makes no subrequests for HTTP/2.
+            next if $uri eq '/lua' && $way =~ /RST_STREAM|HTTP/;
             claim "$uri: a run ($do) is ended after a $way" => sub {
                 $WAY{$way}->($uri, $do);
                 is(code_of($uri), 'in_progress', 'not at once');

@@ -63,6 +63,10 @@ stop_watching_client(ngx_http_request_t *r)
     }
 
     r->read_event_handler = look_for_client;
+    /* nginx tells the one that may write, which need not be the subrequest. */
+    if (r->main->read_event_handler == ngx_http_block_reading) {
+        r->main->read_event_handler = look_for_client;
+    }
 
     if (!r->upstream->header_sent) {
         r->write_event_handler = ngx_http_request_empty_handler;
