@@ -10,6 +10,7 @@ void look_for_client(ngx_http_request_t *r);
 bool has_left(ngx_http_request_t *r);
 void let_go(context &ctx);
 bool has_frames_under_way(ngx_http_request_t *r);
+void outlast_quic_close(ngx_http_request_t *r);
 void start_abort_timer(context &ctx);
 void end_run(ngx_event_t *event);
 void write_to_client(ngx_http_request_t *r);
@@ -63,6 +64,8 @@ stop_watching_client(ngx_http_request_t *r)
     }
 
     r->read_event_handler = look_for_client;
+    outlast_quic_close(r);
+
     /* nginx tells the one that may write, which need not be the subrequest. */
     if (r->main->read_event_handler == ngx_http_block_reading) {
         r->main->read_event_handler = look_for_client;
@@ -198,6 +201,13 @@ has_left(ngx_http_request_t *r)
     }
 #endif
 
+#if (NGX_HTTP_V3)
+    /* Its socket is that of all clients. */
+    if (c->quic != nullptr) {
+        return c->read->error || c->write->error;
+    }
+#endif
+
     ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK);
 
     return n == 0 || (n == -1 && ngx_socket_errno != NGX_EAGAIN);
@@ -238,6 +248,64 @@ has_frames_under_way([[maybe_unused]] ngx_http_request_t *r)
     return false;
 #endif
 }
+
+
+#if (NGX_HTTP_V3)
+
+/*
+ * The QUIC connection is closed and wants its streams to end, which nginx does
+ * by ending their requests.  It waits for those that do not.
+ */
+void
+handle_stream_event(ngx_event_t *event)
+{
+    auto *c = static_cast<ngx_connection_t *>(event->data);
+    auto *r = static_cast<ngx_http_request_t *>(c->data);
+    context *ctx = find_context(r->main);
+    client_state &client = ctx->run.client;
+
+    if (!c->close || ctx->at != stage::running) {
+        client.event_handler(event);
+        return;
+    }
+
+    ngx_http_set_log_request(c->log, r);
+    c->close = 0;
+    c->error = 1;
+
+    if (ctx->request->write_event_handler == write_to_client) {
+        client_left(*ctx);
+        client.write_event_handler(ctx->request);
+
+    } else {
+        look_for_client(ctx->request);
+    }
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+void
+outlast_quic_close(ngx_http_request_t *r)
+{
+    ngx_connection_t *c = r->connection;
+
+    if (c->quic == nullptr || c->read->handler == handle_stream_event) {
+        return;
+    }
+
+    find_context(r->main)->run.client.event_handler = c->read->handler;
+    c->read->handler = handle_stream_event;
+    c->write->handler = handle_stream_event;
+}
+
+#else
+
+void
+outlast_quic_close(ngx_http_request_t *)
+{}
+
+#endif
 
 
 void

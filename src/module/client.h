@@ -13,6 +13,7 @@ struct client_state {
     own_event abort;
     ngx_chain_t *unsent; /* passed on, not sent yet */
     ngx_http_event_handler_pt write_event_handler; /* the upstream's */
+    ngx_event_handler_pt event_handler;            /* nginx's, of a stream */
 };
 
 
