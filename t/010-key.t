@@ -5,6 +5,7 @@ use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
 
+use JSON::PP ();
 use Test::More;
 use lib 't/lib';
 use Ledger;
@@ -27,6 +28,14 @@ server {
     }
     location /long/ {
         idempotency_key_length 1-4096;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /variable/ {
+        idempotency_key $http_x_key;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /json/ {
+        idempotency_key json:/key;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
     location /uuid/ {
@@ -145,6 +154,42 @@ invalid('/uuid', "{$UUID}", 'a UUID in braces');
 invalid('/uuid', $UUID =~ tr/-//dr, 'a UUID without dashes');
 invalid('/uuid', "${UUID}0", 'a UUID and one more digit');
 invalid('/uuid', $UUID =~ s/^8/g/r, 'a UUID with a letter that is no digit');
+
+# ---- which rule a key broke -----------------------------------------------
+
+my $MALFORMED = 'The value of the idempotency key is malformed. Send a string in quotes, or a value'
+    . ' without spaces, quotes and commas.';
+my $REPEATED = 'The idempotency key was sent more than once. Send it once.';
+my $EMPTY = 'The idempotency key is empty. Send a key, or send the request without one.';
+my $ASCII = 'The idempotency key must have printable ASCII characters only.';
+my $NO_UUID = 'The idempotency key must be a UUID.';
+
+for (
+    ['', '', $EMPTY],
+    ['', '""', $EMPTY],
+    ['', '"abc', $MALFORMED],
+    ['', 'a b', $MALFORMED],
+    ['', "caf\xc3\xa9", $MALFORMED],
+    ['', ['Idempotency-Key' => 'a', 'Idempotency-Key' => 'a'], $REPEATED],
+    ['', 'k' x 256, 'The idempotency key is too long. It must have at most 255 characters.'],
+    ['/length', 'ab', 'The idempotency key is too short. It must have at least 3 characters.'],
+    ['/length', 'abcdef', 'The idempotency key is too long. It must have at most 5 characters.'],
+    ['/uuid', 'abc', $NO_UUID],
+    ['/variable', ['X-Key' => "caf\xc3\xa9"], $ASCII],
+    ['/variable', ['X-Key' => 'k' x 256],
+        'The idempotency key is too long. It must have at most 255 characters.'],
+) {
+    my ($place, $headers, $detail) = @$_;
+    my $got = ask(fresh($place), $headers);
+    is(JSON::PP::decode_json($got->{body})->{detail}, $detail, $detail);
+}
+
+for my $json ('{"key":1}', '{"key":"' . 'k' x 256 . '"}') {
+    my $got = request($ng->port, 'POST', fresh('/json'),
+        headers => ['Content-Type' => 'application/json'], body => $json);
+    is(JSON::PP::decode_json($got->{body})->{detail}, 'The idempotency key in the request body must'
+        . ' be a string of at most 255 characters.', 'no string, or too long: ' . substr $json, 0, 10);
+}
 
 # ---- $idempotency_key -----------------------------------------------------
 

@@ -55,25 +55,35 @@ parse_key_field(std::string_view value, std::span<char> out)
 }
 
 
-bool
+key_fault
 check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
 {
-    if (key.empty() || key.size() < rules.min || key.size() > rules.max) {
-        return false;
+    if (key.empty()) {
+        return key_fault::empty;
+    }
+
+    if (key.size() < rules.min) {
+        return key_fault::too_short;
+    }
+
+    if (key.size() > rules.max) {
+        return key_fault::too_long;
     }
 
     if (!rules.uuid) {
-        return std::all_of(key.begin(), key.end(), is_printable);
+        return std::all_of(key.begin(), key.end(), is_printable)
+                   ? key_fault::none
+                   : key_fault::not_printable;
     }
 
     if (!is_uuid(key) || out.size() < key.size()) {
-        return false;
+        return key_fault::not_uuid;
     }
 
     std::transform(key.begin(), key.end(), out.begin(), to_lower);
 
     key = std::string_view(out.data(), key.size());
-    return true;
+    return key_fault::none;
 }
 
 

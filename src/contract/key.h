@@ -17,21 +17,35 @@ struct key_rules {
 };
 
 
+/* The rule that a key broke. */
+enum class key_fault : std::uint8_t {
+    none,
+    empty,
+    malformed,
+    repeated,
+    too_short,
+    too_long,
+    not_printable,
+    not_uuid,
+    not_string, /* or too long a one */
+};
+
+
 /*
  * The key that a header field's value spells: an RFC 8941 string (its
  * parameters are ignored) or a bare value.  The result lies in the value
  * itself or, where escapes were resolved, in out, which is as long as the
- * value.  Nothing: the value is malformed.
+ * value.  Nothing: the value is empty or malformed.
  */
 std::optional<std::string_view> parse_key_field(std::string_view value,
                                                 std::span<char> out);
 
 /*
- * Whether the key may be used.  Under the uuid rule the key is lower-cased
- * into out (as long as the key) and points there afterwards.
+ * Whether the key may be used: none.  Under the uuid rule the key is
+ * lower-cased into out (as long as the key) and points there afterwards.
  */
-bool check_key(std::string_view &key, const key_rules &rules,
-               std::span<char> out);
+key_fault check_key(std::string_view &key, const key_rules &rules,
+                    std::span<char> out);
 
 
 /* The parts of a request's route that count; what is not there does not. */

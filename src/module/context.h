@@ -43,6 +43,7 @@ struct context {
     stage at; /* changed by move_to() alone */
     idempotency::status status;
     error_code error;
+    key_fault fault; /* of an invalid key */
 
     ngx_str_t key;
     ngx_str_t method;

@@ -21,7 +21,7 @@ bool is_protected(const location_conf *conf, const ngx_str_t &method);
 context *enter(ngx_http_request_t *r, const location_conf *conf);
 ngx_int_t pass_by_bypass(ngx_http_request_t *r, const location_conf *conf);
 ngx_int_t refuse_new(ngx_http_request_t *r, const location_conf *conf,
-                     error_code code);
+                     error_code code, key_fault fault = key_fault::none);
 ngx_int_t refuse_without_body(context &ctx);
 ngx_int_t body_is_there(context &ctx);
 ngx_int_t look_into_body(context &ctx);
@@ -85,7 +85,7 @@ is_new_to(const context &ctx, const location_conf *conf)
 ngx_int_t
 first_look(ngx_http_request_t *r, const location_conf *conf)
 {
-    std::string_view key;
+    key_search search;
 
     if (!is_protected(conf, r->method_name)) {
         return look_at_other_method(r, conf);
@@ -101,13 +101,14 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return pass_by_bypass(r, conf);
     }
 
-    switch (find_key(r, conf, nullptr, key)) {
+    switch (find_key(r, conf, nullptr, search)) {
 
     case key_found::no:
         return conf->required ? refuse_new(r, conf, error_code::key_missing)
                               : NGX_DECLINED;
 
-    case key_found::bad: return refuse_new(r, conf, error_code::key_invalid);
+    case key_found::bad:
+        return refuse_new(r, conf, error_code::key_invalid, search.fault);
 
     case key_found::failed: return NGX_HTTP_INTERNAL_SERVER_ERROR;
 
@@ -120,15 +121,15 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (is_discarded(r, !key.empty()) && !conf->dry_run) {
+    if (is_discarded(r, !search.key.empty()) && !conf->dry_run) {
         return refuse_without_body(*ctx);
     }
 
-    if (key.empty()) {
+    if (search.key.empty()) {
         return read_body(*ctx);
     }
 
-    ctx->key = str(key);
+    ctx->key = str(search.key);
 
     ngx_int_t named = use_key(*ctx);
 
@@ -251,13 +252,16 @@ pass_by_bypass(ngx_http_request_t *r, const location_conf *conf)
 
 
 ngx_int_t
-refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code)
+refuse_new(ngx_http_request_t *r, const location_conf *conf, error_code code,
+           key_fault fault)
 {
     context *ctx = enter(r, conf);
 
     if (ctx == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+
+    ctx->fault = fault;
 
     return refuse(*ctx, {status::invalid, code});
 }
@@ -311,8 +315,8 @@ body_is_there(context &ctx)
 ngx_int_t
 look_into_body(context &ctx)
 {
-    std::string_view key;
-    key_found found = find_key(ctx.request, ctx.conf, &ctx, key);
+    key_search search;
+    key_found found = find_key(ctx.request, ctx.conf, &ctx, search);
 
     ctx.body.drop();
 
@@ -326,12 +330,13 @@ look_into_body(context &ctx)
                    : pass(ctx, status::none);
 
     case key_found::bad:
+        ctx.fault = search.fault;
         return refuse(ctx, {status::invalid, error_code::key_invalid});
 
     default: return fail(ctx);
     }
 
-    ctx.key = str(key);
+    ctx.key = str(search.key);
 
     return use_key(ctx);
 }

@@ -1,5 +1,6 @@
 #include "module/key.h"
 
+#include "contract/ascii.h"
 #include "contract/key.h"
 #include "module/context.h"
 #include "module/headers.h"
@@ -11,15 +12,16 @@ namespace idempotency {
 namespace {
 
 key_found first_present(ngx_http_request_t *r, const location_conf *conf,
-                        context *ctx, std::string_view &key);
+                        context *ctx, key_search &out);
 key_found key_from(ngx_http_request_t *r, key_source &source, context *ctx,
-                   std::string_view &key);
+                   key_search &out);
 key_found key_from_header(ngx_http_request_t *r, const key_source &source,
-                          std::string_view &key);
+                          key_search &out);
 key_found key_from_value(ngx_http_request_t *r, key_source &source,
-                         std::string_view &key);
+                         key_search &out);
 key_found key_from_body(context &ctx, const key_source &source,
-                        std::string_view &key);
+                        key_search &out);
+key_found bad(key_search &out, key_fault fault);
 std::string_view host_of(ngx_http_request_t *r);
 bool read_scope(context &ctx, std::span<std::string_view> values);
 bool route_of(context &ctx, route &where);
@@ -30,23 +32,26 @@ ngx_str_t port_of(ngx_http_request_t *r);
 
 key_found
 find_key(ngx_http_request_t *r, const location_conf *conf, context *ctx,
-         std::string_view &key)
+         key_search &out)
 {
-    key_found found = first_present(r, conf, ctx, key);
+    key_found found = first_present(r, conf, ctx, out);
 
     if (found != key_found::yes) {
         return found;
     }
 
-    auto out = make_array<char>(r->pool, conf->key_uuid ? key.size() : 0);
+    auto lower = make_array<char>(r->pool,
+                                  conf->key_uuid ? out.key.size() : 0);
 
-    if (out.data() == nullptr) {
+    if (lower.data() == nullptr) {
         return key_found::failed;
     }
 
     key_rules rules = {conf->key_min, conf->key_max, conf->key_uuid != 0};
 
-    return check_key(key, rules, out) ? key_found::yes : key_found::bad;
+    out.fault = check_key(out.key, rules, lower);
+
+    return out.fault == key_fault::none ? key_found::yes : key_found::bad;
 }
 
 
@@ -54,11 +59,11 @@ bool
 has_key(ngx_http_request_t *r, const location_conf *conf)
 {
     auto sources = elements<key_source>(conf->keys);
-    std::string_view key;
+    key_search unused;
 
     return std::any_of(
         sources.begin(), sources.end(), [&](key_source &source) {
-            key_found found = key_from(r, source, nullptr, key);
+            key_found found = key_from(r, source, nullptr, unused);
 
             return found != key_found::no && found != key_found::in_body;
         });
@@ -111,13 +116,22 @@ split_target(context &ctx)
 
 namespace {
 
+key_found
+bad(key_search &out, key_fault fault)
+{
+    out.fault = fault;
+
+    return key_found::bad;
+}
+
+
 /* The first source that is present decides. */
 key_found
 first_present(ngx_http_request_t *r, const location_conf *conf, context *ctx,
-              std::string_view &key)
+              key_search &out)
 {
     for (key_source &source : elements<key_source>(conf->keys)) {
-        key_found found = key_from(r, source, ctx, key);
+        key_found found = key_from(r, source, ctx, out);
 
         if (found != key_found::no) {
             return found;
@@ -131,24 +145,24 @@ first_present(ngx_http_request_t *r, const location_conf *conf, context *ctx,
 /* Without a context the body is not there yet. */
 key_found
 key_from(ngx_http_request_t *r, key_source &source, context *ctx,
-         std::string_view &key)
+         key_search &out)
 {
     if (source.header.len != 0) {
-        return key_from_header(r, source, key);
+        return key_from_header(r, source, out);
     }
 
     if (source.pointer.segments.empty()) {
-        return key_from_value(r, source, key);
+        return key_from_value(r, source, out);
     }
 
-    return ctx != nullptr ? key_from_body(*ctx, source, key)
+    return ctx != nullptr ? key_from_body(*ctx, source, out)
                           : key_found::in_body;
 }
 
 
 key_found
 key_from_header(ngx_http_request_t *r, const key_source &source,
-                std::string_view &key)
+                key_search &out)
 {
     ngx_str_t value;
     unsigned found = find_header(r, source.header, value);
@@ -158,29 +172,30 @@ key_from_header(ngx_http_request_t *r, const key_source &source,
     }
 
     if (found > 1) {
-        return key_found::bad;
+        return bad(out, key_fault::repeated);
     }
 
-    auto out = make_array<char>(r->pool, value.len);
+    auto unescaped = make_array<char>(r->pool, value.len);
 
-    if (out.data() == nullptr) {
+    if (unescaped.data() == nullptr) {
         return key_found::failed;
     }
 
-    auto parsed = parse_key_field(view(value), out);
+    auto parsed = parse_key_field(view(value), unescaped);
 
     if (!parsed) {
-        return key_found::bad;
+        return bad(out, trim_blanks(view(value)).empty()
+                            ? key_fault::empty
+                            : key_fault::malformed);
     }
 
-    key = *parsed;
+    out.key = *parsed;
     return key_found::yes;
 }
 
 
 key_found
-key_from_value(ngx_http_request_t *r, key_source &source,
-               std::string_view &key)
+key_from_value(ngx_http_request_t *r, key_source &source, key_search &out)
 {
     ngx_str_t value;
 
@@ -188,31 +203,32 @@ key_from_value(ngx_http_request_t *r, key_source &source,
         return key_found::failed;
     }
 
-    key = view(value);
+    out.key = view(value);
     return value.len == 0 ? key_found::no : key_found::yes;
 }
 
 
 /* A body that is not JSON, whatever its type says, has no key. */
 key_found
-key_from_body(context &ctx, const key_source &source, std::string_view &key)
+key_from_body(context &ctx, const key_source &source, key_search &out)
 {
     if (!ctx.body.json) {
         return key_found::no;
     }
 
     json_parser *parser = worker_json_parser();
-    auto out = make_array<char>(ctx.request->pool, ctx.conf->key_max);
+    auto room = make_array<char>(ctx.request->pool, ctx.conf->key_max);
 
-    if (parser == nullptr || out.data() == nullptr) {
+    if (parser == nullptr || room.data() == nullptr) {
         return key_found::failed;
     }
 
-    switch (
-        find_json_string(*parser, ctx.body.text(), source.pointer, out, key)) {
+    switch (find_json_string(*parser, ctx.body.text(), source.pointer, room,
+                             out.key))
+    {
 
     case json_string::found: return key_found::yes;
-    case json_string::not_string: return key_found::bad;
+    case json_string::not_string: return bad(out, key_fault::not_string);
     case json_string::no_memory: return key_found::failed;
     default: return key_found::no;
     }

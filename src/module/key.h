@@ -17,10 +17,16 @@ enum class key_found : std::uint8_t {
 };
 
 
+struct key_search {
+    std::string_view key;
+    key_fault fault = key_fault::none; /* of a bad one */
+};
+
+
 /* The first source that is present decides.  Without a context the body has
    not been read yet. */
 key_found find_key(ngx_http_request_t *r, const location_conf *conf,
-                   context *ctx, std::string_view &key);
+                   context *ctx, key_search &out);
 
 /* Whether any source but the body has a key, valid or not. */
 bool has_key(ngx_http_request_t *r, const location_conf *conf);

@@ -51,11 +51,12 @@ check_rules(const std::string &key)
     std::vector<char> out(key.size());
     std::string_view checked = key;
 
-    check(check_key(checked, {0, key.size(), false}, out) != key.empty(),
+    check((check_key(checked, {0, key.size(), false}, out) == key_fault::none)
+              != key.empty(),
           "what is parsed is printable");
     check(checked == key, "a key stays as it is");
 
-    if (!check_key(checked, {1, 255, true}, out)) {
+    if (check_key(checked, {1, 255, true}, out) != key_fault::none) {
         return;
     }
 
@@ -64,7 +65,8 @@ check_rules(const std::string &key)
 
     checked = lower;
     check(lower.size() == 36, "a uuid has its length");
-    check(check_key(checked, {36, 36, true}, again) && checked == lower,
+    check(check_key(checked, {36, 36, true}, again) == key_fault::none
+              && checked == lower,
           "a lower-cased uuid is one");
 }
 
