@@ -438,3 +438,32 @@ POST /x | do=die=before => 502, NEW
 [alert]
 [crit]
 --- executions: 2
+
+
+
+=== TEST 25: dry run: its records are not those of real runs
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        if ($http_x_dry) {
+            rewrite ^ /dry last;
+        }
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location = /dry {
+        idempotency_dry_run on;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- more_headers
+Idempotency-Key: k
+--- no_error_log
+[alert]
+[crit]
+--- exchange
+POST /x | X-Dry: 1             => 201 run 1, NEW
+POST /x                        => 201 run 2, NEW
+POST /x                        => 201 replay of 2, REPLAY
+POST /x | X-Dry: 1             => 201 run 3, REPLAY
+POST /x | X-Dry: 1 | body=else => 201 run 4, REUSED key_reused
+--- executions: 4

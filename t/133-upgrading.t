@@ -36,7 +36,8 @@ my @changes = (
         "$ON $NONE idempotency_fingerprint_exclude /id;", '422 key_reused'],
     ['JSON-RPC', "$ON $NONE", "$ON $NONE idempotency_jsonrpc on;", '422 key_reused'],
     ['the time to live', "$ON $NONE", "$ON $NONE idempotency_ttl 0;", '201 replayed'],
-    ['the end of a dry run', "$ON $NONE idempotency_dry_run on;", "$ON $NONE", '201 replayed'],
+    ['the end of a dry run', "$ON $NONE idempotency_dry_run on;", "$ON $NONE", '201'],
+    ['a dry run', "$ON $NONE", "$ON $NONE idempotency_dry_run on;", '201'],
 );
 
 my $ng = Nginx->start(http => conf("$ON $NONE"));

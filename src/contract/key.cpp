@@ -89,10 +89,13 @@ check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
 
 bool
 record_name(hasher &hash, std::span<const std::string_view> scope,
-            const route &where, std::string_view key, record_id &out)
+            const route &where, std::string_view key, record_id &out,
+            run_kind kind)
 {
+    hash.start(kind == run_kind::real ? "idempotency record 2"
+                                      : "idempotency dry run 2");
+
     /* The count keeps a last scope value apart from what follows the scope. */
-    hash.start("idempotency record 2");
     hash.number(scope.size());
 
     for (std::string_view value : scope) {

@@ -61,12 +61,17 @@ struct route {
 using record_id = std::array<std::uint8_t, 16>;
 
 
+/* What a dry run remembers is not to be met by a real run. */
+enum class run_kind : std::uint8_t { real, dry };
+
+
 /*
  * The name of a record: whose key, on which route, which key, and nothing
- * else.  It is all that a store ever sees of them.  The hasher is only lent: a
- * new one costs an allocation.
+ * else but the kind of run.  It is all that a store ever sees of them.  The
+ * hasher is only lent: a new one costs an allocation.
  */
 bool record_name(hasher &hash, std::span<const std::string_view> scope,
-                 const route &where, std::string_view key, record_id &out);
+                 const route &where, std::string_view key, record_id &out,
+                 run_kind kind = run_kind::real);
 
 }

@@ -90,7 +90,8 @@ name_record(context &ctx)
 
     if (!route_of(ctx, where)
         || !record_name(ctx.body.hash, scope, where, view(ctx.key),
-                        ctx.claim.own.name))
+                        ctx.claim.own.name,
+                        ctx.conf->dry_run ? run_kind::dry : run_kind::real))
     {
         return naming::failed;
     }

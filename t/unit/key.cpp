@@ -466,6 +466,10 @@ TEST_CASE("record name: the bytes that are hashed", "[key]")
         0xa7, 0xd2, 0x70, 0x02, 0x6d, 0xdf, 0xb9, 0x20,
         0x67, 0x4d, 0x3b, 0xce, 0x01, 0xab, 0x54, 0x1c,
     };
+    const record_id of_dry_run = {
+        0x7b, 0xce, 0xb1, 0xc5, 0x28, 0x1b, 0x99, 0x93,
+        0xaf, 0xa7, 0x4b, 0x89, 0x54, 0xb6, 0x11, 0x58,
+    };
     const std::string_view scope[] = {"alice", ""};
     const route where = {"example.com", "443", "POST", "/pay"};
     hasher hash;
@@ -476,6 +480,9 @@ TEST_CASE("record name: the bytes that are hashed", "[key]")
 
     REQUIRE(record_name(hash, {}, {}, "k-1", name));
     CHECK(name == anywhere);
+
+    REQUIRE(record_name(hash, scope, where, "k-1", name, run_kind::dry));
+    CHECK(name == of_dry_run);
 }
 
 
