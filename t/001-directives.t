@@ -48,8 +48,10 @@ my $ttl_code = 'in "idempotency_ttl" directive, write a code from 200 to 599,'
 my $unknown = 'in "idempotency_unknown_status" directive, write codes from'
     . ' 200 to 599, or "off"';
 my $errors = 'the codes are key_missing, key_invalid, key_not_supported,'
-    . ' scope_missing, in_progress, outcome_unknown, response_not_kept,'
-    . ' key_reused and store_unavailable';
+    . ' scope_missing, first_sent_invalid, key_expired, in_progress, outcome_unknown,'
+    . ' response_not_kept, key_reused and store_unavailable';
+my $body_parts = '"idempotency_error_body" directive needs error codes or "any", a type and a'
+    . ' body, write e.g. "any application/json \'{"error":"$idempotency_error"}\'"';
 my $header = 'in "idempotency_key" directive, write e.g. "header:Idempotency-Key"';
 my $source = 'in "idempotency_key" directive, write "header:NAME", "json:/POINTER" or a string'
     . ' with variables';
@@ -152,6 +154,22 @@ my @bad = (
             . ' "idempotency_error" directive, write a code from 400 to 599'] }
         qw(200 399 600 4xx)),
 
+    ['idempotency_error_body any "{}";', $body_parts],
+    ['idempotency_error_body gone text/plain gone;', 'unknown error code "gone" in'
+        . qq( "idempotency_error_body" directive, $errors, or "any" for all)],
+    ['idempotency_error_body any key_reused text/plain x;',
+        '"any" cannot be combined with other codes in "idempotency_error_body" directive'],
+    (map { [qq(idempotency_error_body any "$_" x;), qq(invalid type "$_" in)
+            . ' "idempotency_error_body" directive, write e.g. "application/json"'] }
+        '', 'json', 'a b/c', '/json', 'text/', '$http_accept'),
+    (map { [qq(idempotency_error_body any application/json '$_';),
+            'the body of type "application/json" in "idempotency_error_body" directive is not'
+            . ' JSON'] }
+        '', 'sorry', '{"a":"b}', '{"a":$status', '{a:1}'),
+    ['idempotency_error_body any text/plain $;', 'invalid variable name'],
+    ['idempotency_error_body any text/plain "${status";',
+        'the closing bracket in "status" variable is missing'],
+
     ['idempotency_docs "";', qq(invalid URL "" $url)],
     ['idempotency_docs "https://a/b c";', qq(invalid URL "https://a/b c" $url)],
     ['idempotency_docs "https://a/<b>";', qq(invalid URL "https://a/<b>" $url)],
@@ -201,7 +219,11 @@ refuses(in_location("idempotency_error in_progress 425;\nidempotency_error in_pr
     'idempotency_error in_progress 423', '"idempotency_error" directive is duplicate',
     'idempotency_error twice for one code');
 
-for my $name ((sort keys %once), qw(idempotency_ttl idempotency_bypass idempotency_error
+refuses(in_location("idempotency_error_body any text/plain x;\nidempotency_error_body any text/plain y;"),
+    'idempotency_error_body any text/plain y', '"idempotency_error_body" directive is duplicate',
+    'idempotency_error_body twice for one code');
+
+for my $name ((sort keys %once), qw(idempotency_ttl idempotency_bypass idempotency_error idempotency_error_body
     idempotency_fingerprint_include idempotency_fingerprint_exclude idempotency_hide_header idempotency_pass_header)) {
     refuses(in_location("$name;"), "$name;",
         qq(invalid number of arguments in "$name" directive), "$name without a value");
@@ -260,7 +282,9 @@ my @good = map {"idempotency_$_;"} (
     'pass_header Set-Cookie', 'pass_header A B; idempotency_pass_header C', 'max_response 0',
     'max_response 64k', 'max_response 10m', 'hold off', 'app_control off',
     'error in_progress 425; idempotency_error key_reused 409', 'error store_unavailable 599',
-    'docs https://example.com/docs?a=b#c',
+    'docs https://example.com/docs?a=b#c', 'error_body any text/plain ""',
+    'error_body key_reused key_invalid application/json \'{"$status":$status,"$host":[$status$host]}\'',
+    'error_body any application/problem+json \'{"a":"${status}b$1"}\'',
 );
 
 # One configuration for all: each line stands in a server of its own.

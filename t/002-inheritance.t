@@ -281,6 +281,8 @@ my @table = (
     idempotency_hold => ['off', 'on', 'off'], \&which_hold,
     idempotency_app_control => ['off', 'on', 'off'], \&which_app_control,
     idempotency_error => ['key_invalid 451', 'key_invalid 431', 'key_missing 410'], \&which_error,
+    idempotency_error_body => [map {"any text/plain $_"} qw(h s l)],
+        sub ($place) { ask($place, key => '"')->{body} },
     idempotency_docs => ['http://h/', 'http://s/', 'http://l/'], \&which_docs,
     @flags,
 );
@@ -299,6 +301,7 @@ my %effects = (
     idempotency_hide_header => ['x-h set-cookie', 'x-s set-cookie', 'x-l set-cookie'],
     idempotency_pass_header => ['none', 'set-cookie', 'none'],
     idempotency_max_response => ['50', '50 500', 'none'],
+    idempotency_error_body => ['h', 's', 'l'],
     idempotency_error => ['451 400', '431 400', '400 410'],
 );
 

@@ -90,6 +90,10 @@ server {
         error_page 400 409 422 /page;
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
+    location /worded {
+        idempotency_error_body any application/json '{"error":"$idempotency_error"}';
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
     location = /page { internal; return 200 "page for $idempotency_error"; }
 }
 CONF
@@ -277,6 +281,27 @@ claim 'a gRPC client is told by status whatever error_page says' => sub {
             'idempotency-key' => claim_key()], body => 'another');
     is($answer->{status}, 200, 'the HTTP status is 200');
     is(header($answer, 'grpc-status'), 9, 'the gRPC status');
+};
+
+# ---- idempotency_error_body -----------------------------------------------
+
+claim 'in_progress in other words still says when to retry' => sub {
+    run_on('/worded');
+    my $answer = write_to('/worded');
+    is($answer->{status}, 409, 'the status');
+    is($answer->{body}, '{"error":"in_progress"}', 'the body');
+    is(header($answer, 'Retry-After'), 1, 'Retry-After');
+    let_go();
+};
+
+claim 'a gRPC client is told by status whatever idempotency_error_body says' => sub {
+    write_to('/worded');
+    my $answer = Http2->new($ng->port(2))->request('POST', '/worded',
+        headers => ['content-type' => 'application/grpc',
+            'idempotency-key' => claim_key()], body => 'another');
+    is($answer->{status}, 200, 'the HTTP status is 200');
+    is(header($answer, 'grpc-status'), 9, 'the gRPC status');
+    is($answer->{body}, '', 'no body');
 };
 
 # ---- no trace -------------------------------------------------------------

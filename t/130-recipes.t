@@ -4,6 +4,7 @@
 use v5.36;
 
 use File::Temp ();
+use JSON::PP ();
 use Test::More;
 use Ledger;
 use Keyed;
@@ -73,6 +74,10 @@ with_recipe "An API like Stripe's", sub ($ng) {
     is(said(post($port, 'a', uri => '/v1/charges', %ann)), '201 #1 replayed', 'replays');
     is(said(post($port, 'a', uri => '/v1/refunds', %ann)), '400 key_reused',
         'a key counts on any path');
+    my $error = JSON::PP::decode_json(post($port, 'a', uri => '/v1/refunds', %ann)->{body});
+    is_deeply([@{ $error->{error} }{qw(type code)}], ['idempotency_error', 'key_reused'],
+        'an error in the form of the API');
+    like($error->{error}{message}, qr/^This idempotency key was already used/, 'its message');
     is(said(post($port, 'a', uri => '/v1/charges', authorized('Bearer sk_bob'))),
         '201 #2', 'and for one account');
     is(said(post($port, 'b', uri => '/v1/charges', do => 'status=500', %ann)),

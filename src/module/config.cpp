@@ -200,6 +200,7 @@ merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
     ngx_conf_merge_ptr_value(conf->exclude, prev->exclude, nullptr);
     ngx_conf_merge_ptr_value(conf->ttl, prev->ttl, nullptr);
     ngx_conf_merge_ptr_value(conf->errors, prev->errors, nullptr);
+    ngx_conf_merge_ptr_value(conf->error_bodies, prev->error_bodies, nullptr);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, nullptr);
     ngx_conf_merge_ptr_value(conf->methods, prev->methods, nullptr);
     ngx_conf_merge_ptr_value(conf->unknown_status, prev->unknown_status,
@@ -359,6 +360,7 @@ create_location_conf(ngx_conf_t *cf)
     conf->hold = NGX_CONF_UNSET;
     conf->app_control = NGX_CONF_UNSET;
     conf->errors = unset<ngx_array_t>();
+    conf->error_bodies = unset<ngx_array_t>();
 
     return conf;
 }

@@ -111,7 +111,8 @@ struct location_conf {
     ngx_flag_t hold;
     ngx_flag_t app_control;
 
-    ngx_array_t *errors; /* error_status */
+    ngx_array_t *errors;       /* error_status */
+    ngx_array_t *error_bodies; /* error_body */
     ngx_str_t docs;
 
     mutable bool warned_of_framing; /* in this worker */

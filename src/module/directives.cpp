@@ -201,83 +201,6 @@ set_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-char *
-set_error(ngx_conf_t *cf, ngx_command_t *, void *data)
-{
-    auto *conf = static_cast<location_conf *>(data);
-    auto values = arguments(cf);
-
-    error_code code = error_by_name(view(values[0]));
-    ngx_int_t status = ngx_atoi(values[1].data, values[1].len);
-
-    if (code == error_code::none) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "unknown error code \"%V\" in "
-                           "\"idempotency_error\" directive, the codes are "
-                           "key_missing, key_invalid, key_not_supported, "
-                           "scope_missing, in_progress, outcome_unknown, "
-                           "response_not_kept, key_reused and "
-                           "store_unavailable",
-                           &values[0]);
-        return failed;
-    }
-
-    if (status < 400 || status > 599) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid status \"%V\" in \"idempotency_error\" "
-                           "directive, write a code from 400 to 599",
-                           &values[1]);
-        return failed;
-    }
-
-    if (open_list<error_status>(cf, conf->errors) == nullptr) {
-        return failed;
-    }
-
-    for (const error_status &other : elements<error_status>(conf->errors)) {
-        if (other.code == code) {
-            return duplicate;
-        }
-    }
-
-    error_status entry = {code, static_cast<ngx_uint_t>(status)};
-
-    return append(conf->errors, entry) ? NGX_CONF_OK : failed;
-}
-
-
-/* The URL goes into a JSON string and between "<" and ">" as it is. */
-char *
-set_docs(ngx_conf_t *cf, ngx_command_t *, void *data)
-{
-    auto *conf = static_cast<location_conf *>(data);
-    ngx_str_t &value = arguments(cf)[0];
-
-    if (conf->docs.data != nullptr) {
-        return duplicate;
-    }
-
-    constexpr std::string_view refused = "\"<>\\";
-    bool valid = std::all_of(
-        view(value).begin(), view(value).end(), [&](char c) {
-            return c > 0x20 && c < 0x7f
-                   && refused.find(c) == std::string_view::npos;
-        });
-
-    if (!valid || value.len == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid URL \"%V\" in \"idempotency_docs\" "
-                           "directive, write e.g. "
-                           "\"https://example.com/docs/idempotency\"",
-                           &value);
-        return failed;
-    }
-
-    conf->docs = value;
-    return NGX_CONF_OK;
-}
-
-
 constexpr ngx_uint_t anywhere = NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF
                                 | NGX_HTTP_LOC_CONF;
 
@@ -400,6 +323,9 @@ ngx_command_t commands[] = {
 
     {ngx_string("idempotency_error"), anywhere | NGX_CONF_TAKE2, set_error,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_error_body"), anywhere | NGX_CONF_2MORE,
+     set_error_body, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
 
     {ngx_string("idempotency_docs"), anywhere | NGX_CONF_TAKE1, set_docs,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "contract/ascii.h"
 #include "contract/json.h"
 #include "module/config.h"
 
@@ -40,6 +41,28 @@ open_list(ngx_conf_t *cf, ngx_array_t *&list)
 }
 
 
+/* Of the name of a variable. */
+inline bool
+is_variable_name(char c)
+{
+    return is_alphanumeric(c) || c == '_';
+}
+
+
+inline bool
+compile(ngx_conf_t *cf, ngx_str_t &text, ngx_http_complex_value_t &value)
+{
+    ngx_http_compile_complex_value_t ccv;
+
+    ngx_memzero(&ccv, sizeof(ccv));
+    ccv.cf = cf;
+    ccv.value = &text;
+    ccv.complex_value = &value;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK;
+}
+
+
 inline bool
 is_header_name(std::string_view name)
 {
@@ -75,5 +98,10 @@ setter set_pointers;
 /* outcome_directives.cpp */
 setter set_ttl;
 setter set_unknown_status;
+
+/* error_directives.cpp */
+setter set_error;
+setter set_error_body;
+setter set_docs;
 
 }

@@ -8,20 +8,6 @@ constexpr std::size_t longest_key = 4096;
 constexpr std::string_view json_prefix = "json:";
 
 
-bool
-compile(ngx_conf_t *cf, ngx_str_t &text, ngx_http_complex_value_t &value)
-{
-    ngx_http_compile_complex_value_t ccv;
-
-    ngx_memzero(&ccv, sizeof(ccv));
-    ccv.cf = cf;
-    ccv.value = &text;
-    ccv.complex_value = &value;
-
-    return ngx_http_compile_complex_value(&ccv) == NGX_OK;
-}
-
-
 /* The text stays where it is: nginx keeps it as long as the pointer. */
 bool
 compile_pointer(ngx_conf_t *cf, std::string_view text, json_pointer &pointer)

@@ -3,98 +3,12 @@
 #include "contract/record.h"
 #include "module/capture.h"
 #include "module/context.h"
+#include "module/error_body.h"
 #include "module/jsonrpc.h"
 
 namespace idempotency {
 
 namespace {
-
-struct problem {
-    std::string_view name;
-    ngx_uint_t status;
-    unsigned grpc_status;
-    std::string_view title;
-    std::string_view detail;
-};
-
-
-constexpr unsigned invalid_argument = 3;
-constexpr unsigned failed_precondition = 9;
-constexpr unsigned aborted = 10;
-constexpr unsigned unavailable = 14;
-
-/* By error_code. */
-constexpr problem problems[] = {
-    {"", 0, 0, "", ""},
-
-    {"key_missing", 400, invalid_argument, "Idempotency key is missing",
-     "This request needs an idempotency key. Send it again with a key."},
-
-    {"key_invalid", 400, invalid_argument, "Idempotency key is invalid",
-     "The idempotency key is empty, malformed, too short or too long, or was "
-     "sent more than once. The request was not run."},
-
-    {"key_not_supported", 400, invalid_argument,
-     "Idempotency key is not supported for this method",
-     "Idempotency keys have no effect on this method. Send the request "
-     "without "
-     "a key."},
-
-    {"scope_missing", 400, invalid_argument, "Caller is unknown",
-     "An idempotency key can only be used by a known caller. Send the request "
-     "again with your credentials."},
-
-    {"in_progress", 409, aborted, "Request is in progress",
-     "A request with this idempotency key is still running. Retry later with "
-     "the same key."},
-
-    {"outcome_unknown", 409, failed_precondition, "Outcome is unknown",
-     "An earlier request with this idempotency key was sent to the "
-     "application, but its outcome is not known. It will not be run again "
-     "with "
-     "this key. Check whether it was executed before you send it with a new "
-     "key."},
-
-    {"response_not_kept", 409, failed_precondition,
-     "Response is not available",
-     "An earlier request with this idempotency key was executed, but its "
-     "response was not stored. It will not be run again."},
-
-    {"key_reused", 422, failed_precondition,
-     "Idempotency key was used for another request",
-     "This idempotency key was already used for a different request. Use a "
-     "new "
-     "key for a new request."},
-
-    {"store_unavailable", 503, unavailable, "Idempotency store is unavailable",
-     "This attempt was not sent to the application; an earlier attempt may "
-     "have been. Retry later with the same key."},
-};
-
-
-static_assert(std::size(problems)
-              == static_cast<std::size_t>(error_code::store_unavailable) + 1);
-
-
-const problem &
-describe(error_code code)
-{
-    return problems[static_cast<std::size_t>(code)];
-}
-
-
-ngx_uint_t
-status_of(const location_conf *conf, error_code code)
-{
-    for (const error_status &e : elements<error_status>(conf->errors)) {
-        if (e.code == code) {
-            return e.status;
-        }
-    }
-
-    return describe(code).status;
-}
-
 
 bool
 push_retry_after(ngx_http_request_t *r, ngx_msec_t time)
@@ -220,19 +134,64 @@ send_from_top(ngx_http_request_t *r, ngx_chain_t *body)
 }
 
 
-ngx_int_t send_text(context &ctx, ngx_uint_t status, const ngx_str_t &text,
-                    sender send);
+/*
+ * The operator's own words for this refusal.  Protocols that have their own
+ * form of errors keep it.
+ */
+const error_body *
+own_body(const context &ctx)
+{
+    return ctx.grpc || ctx.jsonrpc.call ? nullptr
+                                        : find_error_body(ctx.conf, ctx.error);
+}
+
+
+ngx_str_t problem_json(context &ctx, const problem &p, ngx_uint_t status);
+ngx_int_t send_text(ngx_http_request_t *r, std::string_view type,
+                    const ngx_str_t &text, sender send);
 
 
 ngx_int_t
-send_json(context &ctx, const problem &p, ngx_uint_t status, sender send)
+send_body(context &ctx, const problem &p, ngx_uint_t status, sender send)
 {
     ngx_http_request_t *r = ctx.request;
+    const error_body *own = own_body(ctx);
+
+    r->headers_out.status = status;
+    r->headers_out.status_line = status_line(status);
+
+    if (own != nullptr) {
+        return send_text(r, view(own->type), render(r, *own), send);
+    }
+
+    ngx_str_t text = problem_json(ctx, p, status);
+
+    if (ctx.jsonrpc.call && text.data != nullptr) {
+        text = jsonrpc_error(ctx, p.title, text);
+    }
+
+    if (text.data == nullptr) {
+        return NGX_ERROR;
+    }
+
+    return send_text(
+        r, ctx.jsonrpc.call ? "application/json" : "application/problem+json",
+        format(r->pool, text.len + 1, "%V\n", &text), send);
+}
+
+
+ngx_str_t
+problem_json(context &ctx, const problem &p, ngx_uint_t status)
+{
     ngx_str_t type = ctx.conf->docs;
     ngx_str_t title = str(p.title);
-    ngx_str_t detail = str(p.detail);
+    ngx_str_t detail = detail_of(ctx);
     ngx_str_t name = str(p.name);
     ngx_str_t original = describe_original(ctx);
+
+    if (original.data == nullptr || detail.data == nullptr) {
+        return ngx_null_string;
+    }
 
     if (type.len == 0) {
         ngx_str_set(&type, "about:blank");
@@ -240,47 +199,32 @@ send_json(context &ctx, const problem &p, ngx_uint_t status, sender send)
 
     std::size_t size = type.len + title.len + detail.len + name.len
                        + original.len + 128;
-    ngx_str_t body = format(r->pool, size,
-                            "{\"type\":\"%V\",\"title\":\"%V\","
-                            "\"status\":%ui,\"detail\":\"%V\","
-                            "\"code\":\"%V\"%V}",
-                            &type, &title, status, &detail, &name, &original);
 
-    if (original.data == nullptr || body.data == nullptr) {
-        return NGX_ERROR;
-    }
-
-    if (ctx.jsonrpc.call) {
-        body = jsonrpc_error(ctx, p.title, body);
-    }
-
-    return send_text(ctx, status, body, send);
+    return format(ctx.request->pool, size,
+                  "{\"type\":\"%V\",\"title\":\"%V\",\"status\":%ui,"
+                  "\"detail\":\"%V\",\"code\":\"%V\"%V}",
+                  &type, &title, status, &detail, &name, &original);
 }
 
 
 ngx_int_t
-send_text(context &ctx, ngx_uint_t status, const ngx_str_t &text, sender send)
+send_text(ngx_http_request_t *r, std::string_view type, const ngx_str_t &text,
+          sender send)
 {
-    ngx_http_request_t *r = ctx.request;
-    ngx_str_t body = format(r->pool, text.len + 1, "%V\n", &text);
     auto *b = static_cast<ngx_buf_t *>(ngx_calloc_buf(r->pool));
 
-    if (text.data == nullptr || body.data == nullptr || b == nullptr) {
+    if (text.data == nullptr || b == nullptr) {
         return NGX_ERROR;
     }
 
-    r->headers_out.status = status;
-    r->headers_out.status_line = status_line(status);
-    r->headers_out.content_length_n = static_cast<off_t>(body.len);
-    r->headers_out.content_type = ctx.jsonrpc.call
-                                      ? str("application/json")
-                                      : str("application/problem+json");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_length_n = static_cast<off_t>(text.len);
+    r->headers_out.content_type = str(type);
+    r->headers_out.content_type_len = std::min(type.find(';'), type.size());
     r->headers_out.content_type_lowcase = nullptr;
 
-    b->pos = b->start = body.data;
-    b->last = b->end = body.data + body.len;
-    b->memory = 1;
+    b->pos = b->start = text.data;
+    b->last = b->end = text.data + text.len;
+    b->memory = text.len != 0;
     b->last_buf = 1;
     b->last_in_chain = 1;
 
@@ -296,10 +240,11 @@ send_grpc(context &ctx, const problem &p, sender send)
 {
     ngx_http_request_t *r = ctx.request;
     ngx_str_t status = format(r->pool, NGX_INT_T_LEN, "%ud", p.grpc_status);
+    ngx_str_t detail = detail_of(ctx);
 
-    if (status.data == nullptr
+    if (status.data == nullptr || detail.data == nullptr
         || push_header(r, ngx_string("grpc-status"), status) == nullptr
-        || push_header(r, ngx_string("grpc-message"), str(p.detail)) == nullptr
+        || push_header(r, ngx_string("grpc-message"), detail) == nullptr
         || push_header(r, ngx_string("idempotency-error"), str(p.name))
                == nullptr)
     {
@@ -317,13 +262,16 @@ send_grpc(context &ctx, const problem &p, sender send)
 }
 
 
-/* Then the operator's page answers, with our headers. */
+/*
+ * Then the operator's page answers, with our headers.  A body for this very
+ * refusal says more than a page for all that has its status.
+ */
 bool
 has_page(const context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
 
-    return !ctx.grpc && !r->error_page
+    return !ctx.grpc && !r->error_page && own_body(ctx) == nullptr
            && has_error_page(core_location(r), status_of(ctx.conf, ctx.error));
 }
 
@@ -344,31 +292,11 @@ answer_refused(context &ctx)
     r->err_status = 0;
 
     ngx_int_t rc = ctx.grpc ? send_grpc(ctx, p, send_from_top)
-                            : send_json(ctx, p, status, send_from_top);
+                            : send_body(ctx, p, status, send_from_top);
 
     ngx_http_finalize_request(r, rc);
 }
 
-}
-
-
-std::string_view
-name_of(error_code code)
-{
-    return describe(code).name;
-}
-
-
-error_code
-error_by_name(std::string_view name)
-{
-    for (std::size_t i = 1; i < std::size(problems); i++) {
-        if (problems[i].name == name) {
-            return static_cast<error_code>(i);
-        }
-    }
-
-    return error_code::none;
 }
 
 
@@ -444,7 +372,7 @@ send_problem_below(context &ctx, error_code code)
     }
 
     return ctx.grpc ? send_grpc(ctx, p, send_below)
-                    : send_json(ctx, p, status_of(ctx.conf, code), send_below);
+                    : send_body(ctx, p, status_of(ctx.conf, code), send_below);
 }
 
 }

@@ -1,5 +1,6 @@
 #include "module/variables.h"
 
+#include "contract/record.h"
 #include "module/context.h"
 
 namespace idempotency {
@@ -84,6 +85,61 @@ get_error(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
     }
 
     return found(v, name_of(ctx->error));
+}
+
+
+ngx_int_t
+get_error_detail(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+                 uintptr_t)
+{
+    context *ctx = find_context(r->main);
+
+    if (ctx == nullptr || ctx->error == error_code::none) {
+        return not_found(v);
+    }
+
+    ngx_str_t detail = detail_of(*ctx);
+
+    return detail.data != nullptr ? found(v, view(detail)) : NGX_ERROR;
+}
+
+/* What is left of a response that is not replayed. */
+bool
+open_original(ngx_http_request_t *r, response_reader &original)
+{
+    context *ctx = find_context(r->main);
+
+    return ctx != nullptr && ctx->error == error_code::response_not_kept
+           && original.open(ctx->claim.answer.response);
+}
+
+
+ngx_int_t
+get_original_status(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+                    uintptr_t)
+{
+    response_reader original;
+
+    if (!open_original(r, original)) {
+        return not_found(v);
+    }
+
+    return found_text(r, v, "%ud", unsigned{original.head().status});
+}
+
+
+ngx_int_t
+get_original_location(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+                      uintptr_t)
+{
+    response_reader original;
+    field location;
+
+    if (!open_original(r, original) || !original.next_header(location)) {
+        return not_found(v);
+    }
+
+    return found(v, location.value);
 }
 
 
@@ -223,6 +279,9 @@ struct variable {
 variable variables[] = {
     {ngx_string("idempotency_status"), get_status},
     {ngx_string("idempotency_error"), get_error},
+    {ngx_string("idempotency_error_detail"), get_error_detail},
+    {ngx_string("idempotency_original_status"), get_original_status},
+    {ngx_string("idempotency_original_location"), get_original_location},
     {ngx_string("idempotency_key"), get_key},
     {ngx_string("idempotency_id"), get_id},
     {ngx_string("idempotency_fingerprint"), get_fingerprint},
