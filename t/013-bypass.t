@@ -237,6 +237,9 @@ POST /x => 201 run 2, REPLAY
 POST /x => 201 run 3, REPLAY
 --- log_lines
 2 dry run
+--- no_error_log
+[alert]
+[crit]
 --- executions: 3
 
 
@@ -256,6 +259,9 @@ POST /x | body=x => 201 run 1, NEW
 POST /x | body=y => 201 run 2, REUSED key_reused
 --- log_lines
 1 dry run
+--- no_error_log
+[alert]
+[crit]
 --- executions: 2
 
 
@@ -299,6 +305,9 @@ POST /x | do=size=70000 => 201 run 1, NEW
 POST /x                 => 201 run 2, NOT_KEPT response_not_kept
 --- log_lines
 1 dry run
+--- no_error_log
+[alert]
+[crit]
 --- executions: 2
 
 
@@ -335,6 +344,9 @@ POST /x | Idempotency-Key: " => 201 run 1, INVALID key_invalid
 POST /x | Idempotency-Key: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk => 201 run 2, INVALID key_invalid
 --- log_lines
 2 dry run
+--- no_error_log
+[alert]
+[crit]
 --- executions: 2
 
 
@@ -354,6 +366,9 @@ POST /x                         => 201 run 1, INVALID key_missing
 OPTIONS /x | Idempotency-Key: k => 201 run 2, INVALID key_not_supported
 --- log_lines
 2 dry run
+--- no_error_log
+[alert]
+[crit]
 --- executions: 2
 
 
@@ -373,6 +388,9 @@ Idempotency-Key: k
 POST /x => 201 run 1, UNSCOPED scope_missing
 --- log_lines
 1 dry run
+--- no_error_log
+[alert]
+[crit]
 --- executions: 1
 
 

@@ -363,6 +363,9 @@ Content-Type: application/json
 --- exchange
 POST /x | body={"method":"pay","id":1} | do=status=504 => 200
 POST /x | body={"method":"pay","id":1} => 409 outcome_unknown
+--- no_error_log
+[alert]
+[crit]
 --- executions: 1
 
 

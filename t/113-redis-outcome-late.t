@@ -117,7 +117,7 @@ subtest 'many outcomes of one outage are all stored, of any size' => sub {
     is_deeply([map { said($_) } @retries], [map { said($_) . ' replayed' } @first], 'all are stored');
     ok(!(grep { $retries[$_]{body} ne $first[$_]{body} } 0 .. $#keys), 'byte by byte');
     is(scalar(grep { ledger_count(key => $_) != 1 } @keys), 0, 'each executed once');
-    my ($line) = lines_in($ng, qr/\[notice\].*available again/);
+    my ($line) = lines_in($ng, qr/\[warn\].*available again/);
     like($line // '', qr/available again.*\b40\b/, 'the log counts them');
     finish($_) for $ng, $other;
 };

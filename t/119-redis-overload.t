@@ -17,7 +17,7 @@ use RedisServer;
 redis_only();
 
 my $SLOW = qr/\[warn\].*idempotency: Redis at "\S+" is overloaded/;
-my $FAST = qr/\[notice\].*idempotency: Redis at "\S+" is no longer overloaded after \d+ ms, meanwhile \d+ requests/;
+my $FAST = qr/\[warn\].*idempotency: Redis at "\S+" is no longer overloaded after \d+ ms, meanwhile \d+ requests/;
 
 my $sent = 0;
 

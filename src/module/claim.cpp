@@ -173,10 +173,12 @@ meet_record(context &ctx)
     }
 
     if (ctx.conf->dry_run) {
-        ngx_log_error(
-            NGX_LOG_WARN, ctx.request->connection->log, 0,
-            "idempotency: dry run: this request would get the stored "
-            "response");
+        id_text id(ctx);
+
+        ngx_log_error(ctx.conf->log_level, ctx.request->connection->log, 0,
+                      "idempotency: dry run: this request would get the "
+                      "stored response, which is %uL s old, record %V",
+                      found.age / 1000, &id.text);
         return pass(ctx, status::replay);
     }
 

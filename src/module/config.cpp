@@ -361,6 +361,7 @@ create_location_conf(ngx_conf_t *cf)
     conf->app_control = NGX_CONF_UNSET;
     conf->errors = unset<ngx_array_t>();
     conf->error_bodies = unset<ngx_array_t>();
+    conf->log_level = NGX_CONF_UNSET_UINT;
 
     return conf;
 }
@@ -409,6 +410,7 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->hold, prev->hold, 1);
     ngx_conf_merge_value(conf->app_control, prev->app_control, 1);
     ngx_conf_merge_str_value(conf->docs, prev->docs, "");
+    ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
 
     /* Set to an empty string, the header is off: that too is inherited. */
     if (conf->replay_header.data == nullptr) {

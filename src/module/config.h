@@ -114,6 +114,7 @@ struct location_conf {
     ngx_array_t *errors;       /* error_status */
     ngx_array_t *error_bodies; /* error_body */
     ngx_str_t docs;
+    ngx_uint_t log_level;
 
     mutable bool warned_of_framing; /* in this worker */
 };

@@ -57,6 +57,20 @@ find_context(ngx_http_request_t *r)
 }
 
 
+id_text::id_text(const context &ctx)
+{
+    const record_id &name = ctx.claim.own.name;
+
+    if (!ctx.named) {
+        ngx_str_set(&text, "-");
+        return;
+    }
+
+    ngx_hex_dump(bytes, const_cast<u_char *>(name.data()), name.size());
+    text = {sizeof(bytes), bytes};
+}
+
+
 void
 move_to(context &ctx, stage to)
 {

@@ -50,6 +50,7 @@ struct context {
     ngx_str_t path; /* undecoded, without arguments */
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
+    ngx_str_t request_line;
     admission admitted;
     bool named; /* claim.own.name is set */
     bool grpc;
@@ -62,6 +63,15 @@ struct context {
     run_state run;
     capture_state capture;
     ending_state ending;
+};
+
+
+/* The record's name in hex, for the log; "-" if it has none yet. */
+struct id_text {
+    explicit id_text(const context &ctx);
+
+    u_char bytes[2 * sizeof(ownership::name)];
+    ngx_str_t text;
 };
 
 

@@ -37,6 +37,14 @@ ngx_conf_enum_t replay_modes[] = {
     {ngx_null_string, 0},
 };
 
+ngx_conf_enum_t log_levels[] = {
+    {ngx_string("info"), NGX_LOG_INFO},
+    {ngx_string("notice"), NGX_LOG_NOTICE},
+    {ngx_string("warn"), NGX_LOG_WARN},
+    {ngx_string("error"), NGX_LOG_ERR},
+    {ngx_null_string, 0},
+};
+
 char *
 set_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -329,6 +337,10 @@ ngx_command_t commands[] = {
 
     {ngx_string("idempotency_docs"), anywhere | NGX_CONF_TAKE1, set_docs,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_log_level"), anywhere | NGX_CONF_TAKE1,
+     set_choice, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, log_level),
+     log_levels},
 
     ngx_null_command,
 };

@@ -5,6 +5,7 @@
 #include "module/jsonrpc.h"
 #include "module/keeping.h"
 #include "module/replay.h"
+#include "module/run_log.h"
 
 namespace idempotency {
 
@@ -163,10 +164,10 @@ decide_outcome(context &ctx, const evidence &seen)
 void
 log_ending(const context &ctx, const evidence &seen)
 {
-    ngx_log_t *log = ctx.request->connection->log;
+    run_log log(ctx);
     ending how = ctx.ending.how.end;
 
-    ngx_log_debug4(NGX_LOG_DEBUG_HTTP, log, 0,
+    ngx_log_debug4(NGX_LOG_DEBUG_HTTP, log.get(), 0,
                    "idempotency: outcome %s, status %ud, bytes sent %d, "
                    "response complete %d",
                    ending_names[static_cast<std::size_t>(how)], seen.status,
@@ -178,10 +179,13 @@ log_ending(const context &ctx, const evidence &seen)
 
     bool answered = seen.complete && !seen.unanswered;
 
+    id_text id(ctx);
+
     ngx_log_error(
-        NGX_LOG_WARN, log, 0,
-        "idempotency: outcome unknown: %s; check in the application "
-        "whether it executed the request",
+        ctx.conf->log_level, log.get(), 0,
+        "idempotency: outcome of record %V is unknown: %s; check in the "
+        "application whether it executed the request",
+        &id.text,
         !answered ? "the request was sent, but no complete response arrived"
         : seen.unfinished
             ? "the handler failed while a subrequest was still running"
@@ -325,7 +329,9 @@ owner_answered(claim_waiter &waiter, const claim_answer &answer)
     auto *ctx = static_cast<context *>(waiter.owner);
 
     if (answer.result == claim_result::claimed) {
-        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
+        run_log log(*ctx);
+
+        ngx_log_error(NGX_LOG_WARN, log.get(), 0,
                       "idempotency: record of the running request was lost by "
                       "the store; stored its outcome again (a retry may have "
                       "run meanwhile)");
@@ -353,8 +359,10 @@ end(context &ctx, settle_result result)
     stop_renewal(ctx);
 
     if (result == settle_result::lost) {
+        run_log log(ctx);
+
         ngx_log_error(
-            NGX_LOG_WARN, ctx.request->connection->log, 0,
+            NGX_LOG_WARN, log.get(), 0,
             "idempotency: lease lost before the run ended, its outcome "
             "was not stored; the record has expired or belongs to "
             "another request");

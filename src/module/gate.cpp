@@ -229,6 +229,7 @@ enter(ngx_http_request_t *r, const location_conf *conf)
 
     ctx->method = r->method_name;
     ctx->uri = r->uri;
+    ctx->request_line = r->request_line;
     ctx->admitted = admitted_by(r);
     ctx->grpc = r->headers_in.content_type != nullptr
                 && is_grpc_type(view(r->headers_in.content_type->value));

@@ -10,6 +10,14 @@ namespace idempotency {
 
 namespace {
 
+/* Refusals are a client's affair, and there may be many. */
+ngx_uint_t
+below(ngx_uint_t level)
+{
+    return level < NGX_LOG_INFO ? NGX_LOG_INFO : NGX_LOG_DEBUG;
+}
+
+
 bool
 push_retry_after(ngx_http_request_t *r, ngx_msec_t time)
 {
@@ -307,10 +315,12 @@ refuse(context &ctx, refusal why)
     if (ctx.conf->dry_run) {
         ngx_str_t name = str(name_of(why.code));
 
-        ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
+        id_text id(ctx);
+
+        ngx_log_error(ctx.conf->log_level, ctx.request->connection->log, 0,
                       "idempotency: dry run: this request would be refused "
-                      "with \"%V\"",
-                      &name);
+                      "with \"%V\", record %V",
+                      &name, &id.text);
 
         ctx.error = why.code;
         return pass(ctx, why.status);
@@ -334,8 +344,11 @@ send_problem(context &ctx, error_code code)
     ctx.error = code;
 
     if (!again) {
-        ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
-                      "idempotency: request refused with \"%V\"", &name);
+        id_text id(ctx);
+
+        ngx_log_error(below(ctx.conf->log_level), r->connection->log, 0,
+                      "idempotency: request refused with \"%V\", record %V",
+                      &name, &id.text);
 
         if (!push_headers(ctx, code)) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;

@@ -62,7 +62,7 @@ server_health::link_recovered(const ngx_str_t &server)
         return;
     }
 
-    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                   "idempotency: Redis at \"%V\" is no longer overloaded after "
                   "%M ms, meanwhile %ui requests could not claim their key",
                   &server, ngx_current_msec - overloaded_since_,
@@ -115,7 +115,7 @@ server_health::say_unavailable(const ngx_str_t &server, const char *why,
 void
 server_health::say_available(const ngx_str_t &server)
 {
-    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                   "idempotency: Redis at \"%V\" is available again after %M "
                   "ms, meanwhile %ui requests could not claim their key and "
                   "%ui outcomes still have to be stored",

@@ -28,7 +28,7 @@ our $REFUSED = '503 store_unavailable';
 
 # What the log says when a server goes, and when it is back.
 our $GONE = qr/\[error\].*idempotency: Redis at "\S+" is unavailable: /;
-our $BACK = qr/\[notice\].*idempotency: Redis at "\S+" is available again/;
+our $BACK = qr/\[warn\].*idempotency: Redis at "\S+" is available again/;
 
 # params: of the store; lines: in http{}; servers: more of them; and what
 # Nginx->start() takes.

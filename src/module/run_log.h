@@ -1,0 +1,34 @@
+#pragma once
+
+#include "ngx.h"
+
+namespace idempotency {
+
+struct context;
+
+
+/*
+ * The log for a line about the end of a run.  nginx adds to a line what it
+ * does at the time, such as "while sending to client", which is not why a run
+ * ended.  And when the request itself ends, nginx does not add the request any
+ * more.  For the lifetime of this object it is the other way round.
+ */
+class run_log {
+public:
+    explicit run_log(const context &ctx);
+    ~run_log();
+
+    run_log(const run_log &) = delete;
+    run_log &operator=(const run_log &) = delete;
+
+    ngx_log_t *get() const { return log_; }
+
+private:
+    ngx_http_request_t *request_;
+    ngx_log_t *log_;
+    ngx_http_log_ctx_t *shown_;
+    char *action_;
+    bool ended_; /* nginx has forgotten the request */
+};
+
+}
