@@ -90,6 +90,11 @@ my @bad = (
     (map { ["idempotency_key_length $_;", qq(invalid value "$_" $length)] }
         qw(255 0-10 10-5 1-4097 a-b -5 5- - 1-2-3 1-99999999999999999999)),
 
+    ['idempotency_first_sent today;', '"today" in "idempotency_first_sent" directive is the same'
+            . ' for every request, write a variable, e.g. "$http_repeatability_first_sent", or "off"'],
+    ['idempotency_first_sent "";', '"" in "idempotency_first_sent" directive is the same'
+            . ' for every request, write a variable, e.g. "$http_repeatability_first_sent", or "off"'],
+
     ['idempotency_methods post;', qq(invalid method "post" $methods)],
     ['idempotency_methods POST "";', qq(invalid method "" $methods)],
     ['idempotency_methods POST,PUT;', qq(invalid method "POST,PUT" $methods)],
@@ -198,6 +203,7 @@ for my $name (qw(hide pass)) {
 my %once = (
     idempotency => ['on', 'off'], idempotency_scope => ['none', '$remote_user'],
     idempotency_key => ['header:A', '$arg_k'], idempotency_key_length => ['1-2', '1-2'],
+    idempotency_first_sent => ['$arg_a', 'off'],
     idempotency_key_format => ['any', 'uuid'], idempotency_methods => ['POST', 'PUT'],
     idempotency_fingerprint => ['raw', 'auto'], idempotency_unknown_status => ['off', '502'],
     idempotency_unknown_outcome => ['hold', 'release'], idempotency_lease => ['1s', '2s'],
@@ -282,6 +288,7 @@ my @good = map {"idempotency_$_;"} (
     'pass_header Set-Cookie', 'pass_header A B; idempotency_pass_header C', 'max_response 0',
     'max_response 64k', 'max_response 10m', 'hold off', 'app_control off',
     'error in_progress 425; idempotency_error key_reused 409', 'error store_unavailable 599',
+    'first_sent off', 'first_sent $http_date', 'error key_expired 410',
     'docs https://example.com/docs?a=b#c', 'error_body any text/plain ""',
     'error_body key_reused key_invalid application/json \'{"$status":$status,"$host":[$status$host]}\'',
     'error_body any application/problem+json \'{"a":"${status}b$1"}\'',

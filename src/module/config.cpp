@@ -195,6 +195,7 @@ char *
 merge_lists(ngx_conf_t *cf, location_conf *prev, location_conf *conf)
 {
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, nullptr);
+    ngx_conf_merge_ptr_value(conf->first_sent, prev->first_sent, nullptr);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, nullptr);
     ngx_conf_merge_ptr_value(conf->include, prev->include, nullptr);
     ngx_conf_merge_ptr_value(conf->exclude, prev->exclude, nullptr);
@@ -336,6 +337,7 @@ create_location_conf(ngx_conf_t *cf)
     conf->key_min = NGX_CONF_UNSET_SIZE;
     conf->key_max = NGX_CONF_UNSET_SIZE;
     conf->key_uuid = NGX_CONF_UNSET_UINT;
+    conf->first_sent = unset<ngx_http_complex_value_t>();
     conf->methods = unset<ngx_array_t>();
     conf->strict_methods = NGX_CONF_UNSET;
     conf->required = NGX_CONF_UNSET;

@@ -83,7 +83,8 @@ struct location_conf {
     std::size_t key_min;
     std::size_t key_max;
     ngx_uint_t key_uuid;
-    ngx_array_t *methods; /* ngx_str_t */
+    ngx_http_complex_value_t *first_sent; /* null: off */
+    ngx_array_t *methods;                 /* ngx_str_t */
     ngx_flag_t strict_methods;
     ngx_flag_t required;
     ngx_array_t *bypass; /* ngx_http_complex_value_t */

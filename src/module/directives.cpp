@@ -239,6 +239,9 @@ ngx_command_t commands[] = {
      set_choice, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, key_uuid),
      key_formats},
 
+    {ngx_string("idempotency_first_sent"), anywhere | NGX_CONF_TAKE1,
+     set_first_sent, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
     {ngx_string("idempotency_methods"), anywhere | NGX_CONF_1MORE, set_methods,
      NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
 

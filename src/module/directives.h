@@ -92,6 +92,7 @@ setter set_scope;
 setter set_scope_route;
 setter set_key;
 setter set_key_length;
+setter set_first_sent;
 setter set_methods;
 setter set_pointers;
 

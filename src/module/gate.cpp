@@ -2,6 +2,7 @@
 
 #include "module/admission.h"
 #include "module/context.h"
+#include "module/first_sent.h"
 #include "module/headers.h"
 #include "module/key.h"
 
@@ -350,6 +351,16 @@ use_key(context &ctx)
     /* Without a scope nginx would not have started. */
     if (ctx.conf->scope == nullptr) {
         return fail(ctx);
+    }
+
+    error_code problem;
+
+    if (!check_first_sent(ctx, problem)) {
+        return fail(ctx);
+    }
+
+    if (problem != error_code::none) {
+        return refuse(ctx, {status::invalid, problem});
     }
 
     switch (name_record(ctx)) {

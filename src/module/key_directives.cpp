@@ -281,6 +281,39 @@ set_key_length(ngx_conf_t *cf, ngx_command_t *, void *data)
 
 
 char *
+set_first_sent(ngx_conf_t *cf, ngx_command_t *, void *data)
+{
+    auto *conf = static_cast<location_conf *>(data);
+    ngx_str_t &text = arguments(cf)[0];
+
+    if (conf->first_sent != NGX_CONF_UNSET_PTR) {
+        return duplicate;
+    }
+
+    if (view(text) == "off") {
+        conf->first_sent = nullptr;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_http_script_variables_count(&text) == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" in \"idempotency_first_sent\" directive "
+                           "is the same for every request, write a variable, "
+                           "e.g. \"$http_repeatability_first_sent\", or "
+                           "\"off\"",
+                           &text);
+        return failed;
+    }
+
+    conf->first_sent = make<ngx_http_complex_value_t>(cf->pool);
+
+    return conf->first_sent != nullptr && compile(cf, text, *conf->first_sent)
+               ? NGX_CONF_OK
+               : failed;
+}
+
+
+char *
 set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
 {
     auto *conf = static_cast<location_conf *>(data);
