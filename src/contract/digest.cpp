@@ -5,24 +5,28 @@
 #include <openssl/evp.h>
 #include <openssl/opensslv.h>
 
-#include <algorithm>
+#include <cstring>
 
 namespace idempotency {
 
 namespace {
 
-using length_bytes = std::array<std::uint8_t, 8>;
+constexpr std::size_t most_kept = 64;
 
+/* Of digests that have ended.  A process has one thread. */
+std::array<EVP_MD_CTX *, most_kept> kept;
+std::size_t kept_count;
 
 const EVP_MD *sha256();
-length_bytes little_endian(std::uint64_t value);
+EVP_MD_CTX *borrow();
+void give_back(EVP_MD_CTX *context);
 
 }
 
 
 hasher::~hasher()
 {
-    EVP_MD_CTX_free(context_);
+    give_back(context_);
 }
 
 
@@ -32,47 +36,65 @@ hasher::start(std::string_view domain)
     const EVP_MD *algorithm = sha256();
 
     if (context_ == nullptr) {
-        context_ = EVP_MD_CTX_new();
+        context_ = borrow();
     }
 
     /* OpenSSL takes a null algorithm for "the same as before". */
     failed_ = algorithm == nullptr || context_ == nullptr
               || EVP_DigestInit_ex(context_, algorithm, nullptr) != 1;
+    held_ = 0;
 
     field(domain);
 }
 
 
-/* A call of OpenSSL costs more than these few bytes: one for both parts. */
 void
 hasher::field(std::string_view value)
 {
-    std::array<std::uint8_t, 128> framed;
-    length_bytes length = little_endian(value.size());
-
-    if (value.size() > framed.size() - length.size()) {
-        bytes(length.data(), length.size());
-        bytes(value.data(), value.size());
-        return;
-    }
-
-    auto rest = std::copy(length.begin(), length.end(), framed.begin());
-    std::copy(value.begin(), value.end(), rest);
-    bytes(framed.data(), length.size() + value.size());
+    number(value.size());
+    bytes(value.data(), value.size());
 }
 
 
 void
 hasher::number(std::uint64_t value)
 {
-    length_bytes number = little_endian(value);
+    std::array<std::uint8_t, 8> number;
 
+    put_little_endian(number.data(), value);
     bytes(number.data(), number.size());
 }
 
 
 void
 hasher::bytes(const void *data, std::size_t size)
+{
+    if (size > gathered_.size() - held_) {
+        flush();
+
+        if (size > gathered_.size()) {
+            hash(data, size);
+            return;
+        }
+    }
+
+    if (size != 0) {
+        std::memcpy(gathered_.data() + held_, data, size);
+        held_ = static_cast<std::uint16_t>(held_ + size);
+    }
+}
+
+
+void
+hasher::flush()
+{
+    hash(gathered_.data(), held_);
+    held_ = 0;
+}
+
+
+void
+hasher::hash(const void *data, std::size_t size)
 {
     if (failed_ || size == 0) {
         return;
@@ -86,6 +108,8 @@ hasher::bytes(const void *data, std::size_t size)
 bool
 hasher::finish(digest &out)
 {
+    flush();
+
     bool done = !failed_ && context_ != nullptr
                 && EVP_DigestFinal_ex(context_, out.data(), nullptr) == 1;
 
@@ -123,13 +147,27 @@ sha256()
 }
 
 
-length_bytes
-little_endian(std::uint64_t value)
+/* Making one, with the state of its digest, costs as much as a short hash. */
+EVP_MD_CTX *
+borrow()
 {
-    length_bytes bytes;
+    return kept_count == 0 ? EVP_MD_CTX_new() : kept[--kept_count];
+}
 
-    put_little_endian(bytes.data(), value);
-    return bytes;
+
+void
+give_back(EVP_MD_CTX *context)
+{
+    if (context == nullptr) {
+        return;
+    }
+
+    if (kept_count == kept.size()) {
+        EVP_MD_CTX_free(context);
+        return;
+    }
+
+    kept[kept_count++] = context;
 }
 
 }

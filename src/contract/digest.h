@@ -18,6 +18,9 @@ using digest = std::array<std::uint8_t, 32>;
  * length, so that no two different lists of fields give the same bytes; a
  * number takes eight bytes; bytes() adds to the last, unframed part.  Any
  * failure inside (no memory, never started) is reported by finish().
+ *
+ * A call of OpenSSL costs more than a few bytes do, so they are gathered
+ * first.  OpenSSL's context is borrowed from those the process keeps.
  */
 class hasher {
 public:
@@ -34,8 +37,13 @@ public:
     [[nodiscard]] bool finish(digest &out);
 
 private:
+    void flush();
+    void hash(const void *data, std::size_t size);
+
     evp_md_ctx_st *context_ = nullptr;
     bool failed_ = false;
+    std::uint16_t held_ = 0; /* bytes gathered */
+    std::array<std::uint8_t, 256> gathered_;
 };
 
 }

@@ -21,6 +21,7 @@ bool is_too_large(const context &ctx);
 void body_read(ngx_http_request_t *r);
 progress use_body(context &ctx);
 bool is_needed_in_memory(const context &ctx);
+bool borrow(context &ctx);
 bool make_room(context &ctx);
 void start_walk(context &ctx, body_state::sink into);
 void walk_on(ngx_event_t *event);
@@ -175,11 +176,15 @@ use_body(context &ctx)
     }
 
     if (is_needed_in_memory(ctx)) {
-        if (!make_room(ctx)) {
+        if (borrow(ctx)) {
+            body.into = body_state::sink::memory;
+
+        } else if (make_room(ctx)) {
+            start_walk(ctx, body_state::sink::memory);
+
+        } else {
             return progress::failed;
         }
-
-        start_walk(ctx, body_state::sink::memory);
 
     } else if (body.kind == body_kind::multipart) {
         start_walk(ctx, body_state::sink::multipart);
@@ -216,6 +221,34 @@ is_needed_in_memory(const context &ctx)
 
     return body.kind == body_kind::json || body.kind == body_kind::form
            || (body.json && (ctx.conf->jsonrpc || ctx.key.len == 0));
+}
+
+
+/*
+ * Most bodies that are parsed came along with their header, and lie in one
+ * piece already.  What is behind it in the same buffer may be read.
+ */
+bool
+borrow(context &ctx)
+{
+    ngx_http_request_body_t *read = ctx.request->request_body;
+    ngx_chain_t *first = read != nullptr ? read->bufs : nullptr;
+
+    if (first == nullptr || first->next != nullptr
+        || !ngx_buf_in_memory(first->buf)
+        || first->buf->end - first->buf->last
+               < static_cast<std::ptrdiff_t>(json_padding))
+    {
+        return false;
+    }
+
+    ngx_buf_t *b = first->buf;
+
+    ctx.body.bytes = b->pos;
+    ctx.body.size = static_cast<std::size_t>(b->last - b->pos);
+    ctx.body.borrowed = true;
+
+    return true;
 }
 
 

@@ -33,6 +33,7 @@ struct body_state {
     multipart_hasher *parts;
     u_char *bytes; /* the whole body, followed by json_padding */
     std::size_t size;
+    bool borrowed; /* bytes lie in nginx's own buffer */
     hasher hash;
     digest fingerprint;
 
@@ -40,11 +41,12 @@ struct body_state {
 
     void drop()
     {
-        if (bytes != nullptr) {
+        if (bytes != nullptr && !borrowed) {
             ngx_free(bytes);
-            bytes = nullptr;
-            size = 0;
         }
+
+        bytes = nullptr;
+        size = 0;
     }
 
     std::string_view text() const

@@ -34,7 +34,11 @@ prepare_fingerprint(context &ctx)
 
     body.kind = kind_of(ctx.conf, type.kind);
     body.json = type.kind == media::json;
-    start_hash(ctx, body.kind);
+
+    /* What has to be understood first is hashed when it is. */
+    if (body.kind == body_kind::raw || body.kind == body_kind::none) {
+        start_hash(ctx, body.kind);
+    }
 
     /* If mirror or Lua has read the body, our filter does not see it. */
     body.hashed_as_read = r->request_body == nullptr
