@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <new>
 
 namespace idempotency {
@@ -9,7 +10,6 @@ namespace idempotency {
 namespace {
 
 constexpr std::size_t minimum_blocks = 8;
-constexpr std::size_t cache_line = 64;
 
 /* Besides itself, a block needs a place in the heap and up to one bucket. */
 constexpr std::size_t index_size = 2 * sizeof(std::uint32_t);
@@ -17,41 +17,140 @@ constexpr std::size_t index_size = 2 * sizeof(std::uint32_t);
 /* More than the one a claim makes, or the expired would pile up. */
 constexpr std::size_t expired_per_claim = 2;
 
+constexpr char magic[8] = {'i', 'd', 'e', 'm', 'z', 'o', 'n', 'e'};
+
+constexpr std::uint32_t most_attempts = (1u << 24) - 1;
+
+
+/* Another number for whatever changes the meaning of stored bytes. */
+constexpr std::uint64_t
+this_layout()
+{
+    constexpr std::uint64_t version = 1;
+    constexpr bool little = std::endian::native == std::endian::little;
+
+    return version << 32 | sizeof(record_id) << 8 | std::uint64_t{little};
+}
+
+
+std::uint32_t
+following(std::uint32_t attempt)
+{
+    return std::min(attempt + 1, most_attempts);
+}
+
+
+/* How long a pending record outlives its lease follows from its times. */
+std::uint64_t
+kept_after_lease(std::uint64_t expiry, std::uint64_t since,
+                 std::uint64_t lease)
+{
+    return expiry == forever ? forever : expiry - since - lease;
+}
+
 }
 
 
 std::size_t
 zone::minimum_size()
 {
-    return sizeof(zone) + cache_line
-           + minimum_blocks * (block_size + index_size);
+    return header_size + minimum_blocks * (block_size + index_size);
 }
 
 
 zone *
-zone::format(void *region, std::size_t size, std::uint64_t seed)
+zone::format(void *region, std::size_t size, std::uint64_t seed,
+             bool with_checks)
 {
+    static_assert(sizeof(zone) <= header_size);
+
     layout l;
 
     if (!measure(region, size, l)) {
         return nullptr;
     }
 
-    auto *z = ::new (region) zone;
+    /* All that is not set here is zero. */
+    auto *z = ::new (region) zone();
 
+    z->layout_ = this_layout();
+    z->size_ = size;
     z->seed_ = seed | 1;
-    z->heap_offset_ = l.heap_offset;
-    z->blocks_offset_ = l.blocks_offset;
+    z->with_checks_ = with_checks;
     z->block_count_ = l.block_count;
     z->bucket_bits_ = l.bucket_bits;
-    z->dirty_ = 0;
-    z->touched_ = 0;
-    z->free_list_ = none;
-    z->used_blocks_ = 0;
-    z->records_ = 0;
-    z->heap_size_ = 0;
+    z->forget_derived();
 
-    std::fill_n(z->buckets(), z->bucket_count(), none);
+    /* Last: what is called a zone is one. */
+    std::memcpy(z->magic_, magic, sizeof(magic));
+
+    return z;
+}
+
+
+zone_content
+zone::examine(const void *region, std::size_t available)
+{
+    if (available < header_size) {
+        return zone_content::something_else;
+    }
+
+    const auto *z = static_cast<const zone *>(region);
+
+    if (std::memcmp(z->magic_, magic, sizeof(magic)) != 0) {
+        return zone_content::something_else;
+    }
+
+    if (z->layout_ != this_layout() || z->size_ < minimum_size()) {
+        return zone_content::other_layout;
+    }
+
+    return zone_content::records;
+}
+
+
+zone *
+zone::reopen(void *region, std::size_t size, bool all, zone_damage &found)
+{
+    auto *z = std::launder(static_cast<zone *>(region));
+    layout l, before;
+
+    if (!measure(region, size, l) || !measure(region, z->size_, before)) {
+        return nullptr;
+    }
+
+    /* The blocks stay where they are; the index is made anew behind them. */
+    publish(z->dirty_, 1u);
+
+    /* Blocks that were never used look like that. */
+    if (l.block_count > before.block_count) {
+        std::memset(z->base() + header_size + before.block_count * block_size,
+                    0, before.block_count * index_size);
+    }
+
+    z->with_checks_ = 1;
+    z->block_count_ = l.block_count;
+    z->bucket_bits_ = l.bucket_bits;
+    publish(z->size_, std::uint64_t{size});
+
+    if (all || z->touched_ > before.block_count) {
+        z->touched_ = std::min(before.block_count, l.block_count);
+    }
+
+    found = {};
+
+    for (std::uint32_t i = 0; i < z->touched_; ++i) {
+
+        if (z->block_at(i).kind == head_block) {
+            z->verify(i, found);
+        }
+    }
+
+    zone_recovery repaired = z->recover();
+
+    found.records = repaired.records;
+    found.without_response += repaired.without_response;
+    found.lost += repaired.twins;
 
     return z;
 }
@@ -66,8 +165,7 @@ zone::measure(const void *region, std::size_t size, layout &l)
         return false;
     }
 
-    std::size_t n = (size - sizeof(zone) - cache_line)
-                    / (block_size + index_size);
+    std::size_t n = (size - header_size) / (block_size + index_size);
 
     l.block_count = static_cast<std::uint32_t>(
         std::min<std::size_t>(n, none - 1));
@@ -75,13 +173,6 @@ zone::measure(const void *region, std::size_t size, layout &l)
     /* The largest power of two that is not above the number of blocks. */
     l.bucket_bits = static_cast<std::uint32_t>(std::bit_width(l.block_count))
                     - 1;
-
-    l.heap_offset = sizeof(zone)
-                    + (std::size_t{1} << l.bucket_bits)
-                          * sizeof(std::uint32_t);
-    l.blocks_offset = l.heap_offset + l.block_count * sizeof(std::uint32_t);
-    l.blocks_offset = (l.blocks_offset + cache_line - 1) / cache_line
-                      * cache_line;
 
     return true;
 }
@@ -104,7 +195,7 @@ zone::claim(const idempotency::claim &c, std::uint64_t now,
 
         } else if (answer.response_size != 0
                    && answer.response_size <= out.size()) {
-            read_response(current(index), out.data());
+            show(index, out.data());
             answer.response = out.first(answer.response_size);
         }
 
@@ -120,8 +211,9 @@ zone::claim(const idempotency::claim &c, std::uint64_t now,
 
     reclaim(now, expired_per_claim);
 
-    /* Full, then, of records that have not expired. */
-    if (used_blocks_ == block_count_) {
+    /* Full, then, of records that have not expired and nothing else. */
+    if (!make_room(1, now, summaries)) {
+        ++refused_;
         return answer;
     }
 
@@ -148,7 +240,8 @@ zone::describe(std::uint32_t index, const idempotency::claim &c,
     answer.attempt = v.attempt;
     answer.remaining = v.expiry == forever ? forever : v.expiry - now;
 
-    if (v.state == record_state::pending && elapsed(v.since, now) > v.lease) {
+    if (v.state == record_state::pending
+        && elapsed(v.since, now) > v.run.lease) {
         answer.state = record_state::unknown;
     }
 
@@ -156,7 +249,7 @@ zone::describe(std::uint32_t index, const idempotency::claim &c,
         || answer.state == record_state::not_kept)
     {
         answer.age = elapsed(v.since, now);
-        answer.response_size = answer.same_fingerprint ? v.response_size : 0;
+        answer.response_size = answer.same_fingerprint ? shown_size(index) : 0;
     }
 }
 
@@ -169,10 +262,8 @@ zone::take_over(std::uint32_t index, const idempotency::claim &c,
     version next = current(index);
 
     next.state = record_state::pending;
-    ++next.attempt;
-    next.owner = c.owner;
-    next.lease = c.lease;
-    next.keep = c.keep;
+    next.attempt = following(next.attempt);
+    next.run = {c.owner, c.lease};
     next.since = now;
     next.expiry = later(later(now, c.lease), c.keep);
     update(index, next);
@@ -188,22 +279,12 @@ settle_result
 zone::complete(const ownership &whose, const completion &how,
                std::uint64_t now)
 {
-    return edit_owned(whose, now, [&](version &next) {
-        next.state = how.state;
+    return edit_owned(whose, now, [&](std::uint32_t index, version &next) {
         next.since = now;
-        next.expiry = later(now, how.ttl);
 
-        if (write_response(how.response, next, now)) {
-            return settle_result::done;
-        }
-
-        next.state = record_state::not_kept;
-        next.expiry = later(now, how.summary_ttl);
-
-        /* If not even this fits, that it ran is still kept. */
-        write_response(how.summary, next, now);
-
-        return settle_result::kept_without_response;
+        return keep(index, how, next, now)
+                   ? settle_result::done
+                   : settle_result::kept_without_response;
     });
 }
 
@@ -212,7 +293,7 @@ settle_result
 zone::mark_unknown(const ownership &whose, std::uint64_t keep,
                    std::uint64_t now)
 {
-    return edit_owned(whose, now, [&](version &next) {
+    return edit_owned(whose, now, [&](std::uint32_t, version &next) {
         next.state = record_state::unknown;
         next.since = now;
         next.expiry = later(now, keep);
@@ -225,9 +306,12 @@ zone::mark_unknown(const ownership &whose, std::uint64_t keep,
 settle_result
 zone::renew(const ownership &whose, std::uint64_t now)
 {
-    return edit_owned(whose, now, [&](version &next) {
+    return edit_owned(whose, now, [&](std::uint32_t, version &next) {
+        std::uint64_t keep_for = kept_after_lease(next.expiry, next.since,
+                                                  next.run.lease);
+
         next.since = now;
-        next.expiry = later(later(now, next.lease), next.keep);
+        next.expiry = later(later(now, next.run.lease), keep_for);
 
         return settle_result::done;
     });
@@ -246,7 +330,7 @@ zone::edit_owned(const ownership &whose, std::uint64_t now, Edit edit)
 
     change guard(*this);
     version next = current(index);
-    settle_result result = edit(next);
+    settle_result result = edit(index, next);
 
     update(index, next);
 
@@ -280,7 +364,15 @@ zone::dirty() const
 zone_stats
 zone::stats() const
 {
-    return {records_, used_blocks_, block_count_, block_size};
+    return {
+        .records = records_,
+        .blocks_used = used_blocks_,
+        .blocks_total = block_count_,
+        .block_size = block_size,
+        .blocks_of_responses = queues_[responses].blocks,
+        .dropped = dropped_,
+        .refused = refused_,
+    };
 }
 
 }

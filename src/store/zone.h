@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 namespace idempotency {
 
@@ -19,6 +20,34 @@ struct zone_stats {
     std::size_t blocks_used;
     std::size_t blocks_total;
     std::size_t block_size;
+    std::size_t blocks_of_responses; /* of the used ones: may make room */
+    std::uint64_t dropped;           /* responses that made room, ever */
+    std::uint64_t refused;           /* claims that found none, ever */
+};
+
+
+/* Milliseconds at the present rate until all of it is used, or forever. */
+struct zone_forecast {
+    std::uint64_t full_in;
+    std::uint64_t facts_full_in; /* by what cannot make room */
+};
+
+
+enum class zone_event : std::uint8_t {
+    none,
+    filling,     /* 80 % are used */
+    dropping,    /* responses make room */
+    not_fitting, /* a response was not stored: all of it is facts */
+    refusing,    /* so was a claim */
+};
+
+
+/* What the log should be told of a zone that fills up, each thing once. */
+struct zone_notice {
+    zone_event what = zone_event::none;
+    std::size_t facts;   /* what cannot make room, in percent */
+    std::uint64_t left;  /* milliseconds at the present rate, or forever */
+    std::uint64_t count; /* of dropped responses since it was last told */
 };
 
 
@@ -27,6 +56,41 @@ struct zone_recovery {
     std::size_t records;
     std::size_t without_response; /* of these: records that lost theirs */
     std::size_t orphans;          /* blocks of a write that was cut short */
+    std::size_t twins;            /* records of a name that had two */
+};
+
+
+enum class zone_content : std::uint8_t {
+    records,
+    other_layout, /* of another build of the module */
+    something_else,
+};
+
+
+/* What reopen() found. */
+struct zone_damage {
+    std::size_t records;
+    std::size_t without_response; /* of these: records that lost theirs */
+    std::size_t lost;
+};
+
+
+/* Kept in the region for whoever opens it: the zone does not look at it. */
+struct zone_extra {
+    alignas(8) std::uint8_t bytes[256];
+};
+
+
+/* Of a record, for people to look at. */
+struct zone_entry {
+    record_id name;
+    record_state state;
+    std::uint32_t attempt;
+    std::uint64_t since;
+    std::uint64_t expiry;
+    std::uint64_t lease; /* of a pending one */
+    std::uint64_t response_size;
+    std::uint64_t summary_size;
 };
 
 
@@ -48,8 +112,23 @@ public:
 
     static std::size_t minimum_size();
 
-    /* Null: too small, or not aligned to 8; 64 is best. */
-    static zone *format(void *region, std::size_t size, std::uint64_t seed);
+    /*
+     * Null: too small, or not aligned to 8; 64 is best.  With checks a record
+     * can be verified after a loss of power.
+     */
+    static zone *format(void *region, std::size_t size, std::uint64_t seed,
+                        bool with_checks = false);
+
+    /* What a region from outside the process holds, of this many bytes. */
+    static zone_content examine(const void *region, std::size_t available);
+
+    /*
+     * For whoever is alone with a region that examine() accepted.  All of
+     * size bytes are there; what is behind those it had before is new.  All:
+     * pages may have been lost, so nothing counts that is not verified.
+     */
+    static zone *reopen(void *region, std::size_t size, bool all,
+                        zone_damage &found);
 
     /*
      * The response, if there is one, is copied to out, or left empty if out
@@ -73,6 +152,17 @@ public:
     zone_recovery recover();
 
     [[nodiscard]] zone_stats stats() const;
+    zone_forecast forecast(std::uint64_t now);
+
+    [[nodiscard]] std::size_t size() const { return size_; }
+    zone_extra &extra() { return extra_; }
+
+    /* Calls see(const zone_entry &) for each record. */
+    template <typename See>
+    void each_record(See see);
+
+    /* To be asked after each claim and completion. */
+    zone_notice notice(std::uint64_t now);
 
 private:
     friend struct zone_inspector; /* the tests' */
@@ -82,38 +172,74 @@ private:
     static constexpr std::size_t block_size = 256;
     static constexpr std::size_t payload_size = 248;
 
+    /* Blocks begin here, so that none lies across two pages. */
+    static constexpr std::size_t header_size = 1024;
+
     enum block_kind : std::uint8_t {
         free_block,
         head_block, /* holds a record */
         data_block, /* holds a part of a response */
     };
 
+    /* Of a record that has no outcome yet, or an unknown one. */
+    struct running {
+        token owner;
+        std::uint64_t lease;
+    };
+
+    /*
+     * Of one that was completed: how much of it is kept, and its first block.
+     * What has a size but no block lies in the record.
+     */
+    struct kept {
+        std::uint64_t response_size;
+        std::uint32_t response;
+        std::uint32_t summary;
+        std::uint32_t response_check;
+        std::uint16_t summary_size;
+        std::uint16_t unused;
+    };
+
+    static_assert(std::has_unique_object_representations_v<kept>);
+
     /* What changes while a record lives. */
     struct version {
         std::uint64_t expiry;
         std::uint64_t since; /* last renewed, or completed */
-        std::uint64_t lease;
-        std::uint64_t keep;
-        std::uint64_t response_size;
-        std::uint32_t response; /* its first block */
-        std::uint32_t attempt;
-        token owner;
-        record_state state;
+        union {
+            running run;
+            kept has;
+        };
+        std::uint32_t attempt : 24;
+        record_state state : 8;
+        std::uint32_t check;
     };
+
+    static_assert(sizeof(version) == 48);
+
+    /* What is left of a block, for what is small enough. */
+    static constexpr std::size_t inline_size = payload_size
+                                               - 4 * sizeof(std::uint32_t)
+                                               - sizeof(record_id)
+                                               - sizeof(digest)
+                                               - 2 * sizeof(version);
 
     struct record {
         std::uint32_t next_in_bucket;
         std::uint32_t heap_position;
+        std::uint32_t older; /* in its queue */
+        std::uint32_t newer;
+        version versions[2];
         record_id name;
         digest fingerprint;
-        version versions[2];
-        std::uint8_t active; /* which of the two counts */
+        std::uint8_t bytes[inline_size];
     };
 
     /* kind is outside the payload: no response can pass for a record. */
     struct block {
         std::uint8_t kind;
         std::uint8_t reached; /* used by recover() only */
+        std::uint8_t active;  /* of a record: which version counts */
         std::uint32_t next;   /* of the free list or response */
         union {
             record head;
@@ -123,11 +249,29 @@ private:
 
     static_assert(sizeof(block) == block_size);
 
+    /* Records whose blocks may make room for others, the oldest first. */
+    struct queue {
+        std::uint32_t oldest;
+        std::uint32_t newest;
+        std::uint64_t blocks;
+    };
+
+    enum queue_kind : std::uint8_t {
+        responses, /* completed, with a response in blocks */
+        summaries, /* not kept, with a summary in blocks */
+        queue_count,
+    };
+
+    /* How full it was, and when. */
+    struct sample {
+        std::uint64_t time;
+        std::uint64_t used;
+        std::uint64_t facts;
+    };
+
     struct layout {
         std::uint32_t block_count;
         std::uint32_t bucket_bits;
-        std::size_t heap_offset;
-        std::size_t blocks_offset;
     };
 
     zone() = default;
@@ -141,6 +285,8 @@ private:
     block &block_at(std::uint32_t index);
     record &record_at(std::uint32_t index);
     version &current(std::uint32_t index);
+    std::size_t free_blocks() const;
+    std::size_t facts() const;
 
     /* Steps of the operations: zone.cpp */
     void describe(std::uint32_t index, const idempotency::claim &c,
@@ -162,12 +308,36 @@ private:
     void add_to_bucket(std::uint32_t index);
     void remove_from_bucket(std::uint32_t index);
 
-    /* Blocks, and the responses in them: zone_blocks.cpp */
-    bool write_response(pieces response, version &v, std::uint64_t now);
-    void read_response(const version &v, std::uint8_t *out);
-    bool make_room(std::size_t blocks, std::uint64_t now);
+    /* What is kept of a response: zone_responses.cpp */
+    bool keep(std::uint32_t index, const completion &how, version &v,
+              std::uint64_t now);
+    bool keep_response(std::uint32_t index, const completion &how, version &v,
+                       std::uint64_t now);
+    bool keep_summary(std::uint32_t index, pieces summary, version &v,
+                      std::uint64_t now);
+    void put_summary(std::uint32_t index, pieces summary, version &v);
+    bool keep_inside(std::uint32_t index, pieces summary, version &v);
+    std::size_t shown_size(std::uint32_t index);
+    void show(std::uint32_t index, std::uint8_t *out);
+
+    /* Blocks, and bytes in them: zone_blocks.cpp */
+    void fetch_ahead(std::uint32_t index, std::uint32_t next);
+    std::uint32_t write_blocks(pieces bytes);
+    void read_blocks(std::uint32_t first, std::size_t size, std::uint8_t *out);
+    void return_blocks(std::uint32_t first);
     std::uint32_t allocate_block();
     void return_block(std::uint32_t index);
+
+    /* How room is made, and when there is none: zone_room.cpp */
+    bool make_room(std::size_t blocks, std::uint64_t now,
+                   queue_kind last = responses);
+    void drop_oldest(queue_kind which);
+    void enlist(std::uint32_t index);
+    void delist(std::uint32_t index);
+    static queue_kind queue_of(const version &v);
+    static std::size_t droppable(const version &v);
+    std::uint64_t time_left(std::uint64_t sample::*what, std::uint64_t now);
+    void take_sample(std::uint64_t now);
 
     /* Expired records, and a heap that has the next one: zone_expiry.cpp */
     std::size_t reclaim(std::uint64_t now, std::size_t max);
@@ -178,12 +348,28 @@ private:
     void set_heap(std::uint32_t position, std::uint32_t index);
 
     /* Steps of recover(): zone_recovery.cpp */
+    void forget_derived();
     void recover_record(std::uint32_t index, zone_recovery &found);
-    bool has_whole_response(const version &v);
+    bool has_earlier_twin(std::uint32_t index);
+    void abandon(std::uint32_t index);
+    void recover_queues();
+    bool reach(std::uint32_t first, std::size_t size, std::uint8_t mark);
 
+    /* Records that can be verified: zone_verify.cpp */
+    void verify(std::uint32_t index, zone_damage &found);
+    bool is_sound(std::uint32_t index, const version &v);
+    bool has_sound_blocks(std::uint32_t first, std::size_t size,
+                          std::uint32_t check);
+    std::uint32_t check_of(std::uint32_t index, const version &v);
+    std::size_t inside_of(const version &v);
+    void seal(std::uint32_t index, version &v);
+
+    char magic_[8];
+    std::uint64_t layout_;
+    std::uint64_t size_;
+    zone_extra extra_;
     std::uint64_t seed_;
-    std::uint64_t heap_offset_;
-    std::uint64_t blocks_offset_;
+    std::uint32_t with_checks_;
     std::uint32_t block_count_;
     std::uint32_t bucket_bits_;
     std::uint32_t dirty_;
@@ -196,6 +382,22 @@ private:
     std::uint32_t used_blocks_;
     std::uint32_t records_;
     std::uint32_t heap_size_;
+    queue queues_[queue_count];
+
+    /* Told to operators only: counters, and what has been told. */
+    std::uint64_t dropped_;
+    std::uint64_t dropped_told_;
+    std::uint64_t dropped_seen_;
+    std::uint64_t refused_;
+    std::uint64_t refused_seen_;
+    std::uint64_t unfit_;
+    std::uint64_t unfit_seen_;
+    std::uint64_t told_dropping_; /* when */
+    std::uint64_t told_not_fitting_;
+    sample before_;
+    sample recent_;
+    std::uint8_t said_filling_;
+    std::uint8_t said_refusing_;
 };
 
 }

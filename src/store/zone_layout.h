@@ -50,10 +50,19 @@ zone::base()
 }
 
 
+/* Behind the blocks: what is derived can be made anew where it is. */
+inline std::uint32_t *
+zone::heap()
+{
+    return reinterpret_cast<std::uint32_t *>(base() + header_size
+                                             + block_count_ * block_size);
+}
+
+
 inline std::uint32_t *
 zone::buckets()
 {
-    return reinterpret_cast<std::uint32_t *>(base() + sizeof(zone));
+    return heap() + block_count_;
 }
 
 
@@ -64,17 +73,10 @@ zone::bucket_count() const
 }
 
 
-inline std::uint32_t *
-zone::heap()
-{
-    return reinterpret_cast<std::uint32_t *>(base() + heap_offset_);
-}
-
-
 inline zone::block &
 zone::block_at(std::uint32_t index)
 {
-    return reinterpret_cast<block *>(base() + blocks_offset_)[index];
+    return reinterpret_cast<block *>(base() + header_size)[index];
 }
 
 
@@ -88,9 +90,53 @@ zone::record_at(std::uint32_t index)
 inline zone::version &
 zone::current(std::uint32_t index)
 {
-    record &r = record_at(index);
+    block &b = block_at(index);
 
-    return r.versions[r.active];
+    return b.head.versions[b.active];
+}
+
+
+inline std::size_t
+zone::free_blocks() const
+{
+    return block_count_ - used_blocks_;
+}
+
+
+/* Blocks that cannot make room for others. */
+inline std::size_t
+zone::facts() const
+{
+    return used_blocks_ - queues_[responses].blocks;
+}
+
+
+template <typename See>
+void
+zone::each_record(See see)
+{
+    for (std::uint32_t i = 0; i < touched_; ++i) {
+
+        if (block_at(i).kind != head_block) {
+            continue;
+        }
+
+        const version &v = current(i);
+        bool ended = v.state == record_state::completed
+                     || v.state == record_state::not_kept;
+        bool pending = v.state == record_state::pending;
+
+        see(zone_entry{
+            .name = record_at(i).name,
+            .state = v.state,
+            .attempt = v.attempt,
+            .since = v.since,
+            .expiry = v.expiry,
+            .lease = pending ? v.run.lease : 0,
+            .response_size = ended ? v.has.response_size : 0,
+            .summary_size = ended ? v.has.summary_size : 0u,
+        });
+    }
 }
 
 
@@ -120,6 +166,19 @@ inline std::size_t
 blocks_for(std::uint64_t size, std::size_t payload)
 {
     return size / payload + (size % payload != 0);
+}
+
+
+inline std::size_t
+size_of(pieces all)
+{
+    std::size_t size = 0;
+
+    for (auto part : all) {
+        size += part.size();
+    }
+
+    return size;
 }
 
 }

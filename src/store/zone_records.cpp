@@ -33,7 +33,7 @@ zone::find_owned(const ownership &whose, std::uint64_t now)
         return none;
     }
 
-    if (v.owner != whose.owner) {
+    if (v.run.owner != whose.owner) {
         return none;
     }
 
@@ -52,19 +52,17 @@ zone::create(const idempotency::claim &c, std::uint64_t now)
     b.head.name = c.name;
     b.head.fingerprint = c.fingerprint;
     b.head.heap_position = none;
-    b.head.active = 0;
+    b.active = 0;
     b.head.versions[0] = {
         .expiry = later(later(now, c.lease), c.keep),
         .since = now,
-        .lease = c.lease,
-        .keep = c.keep,
-        .response_size = 0,
-        .response = none,
+        .run = {c.owner, c.lease},
         .attempt = 1,
-        .owner = c.owner,
         .state = record_state::pending,
+        .check = 0,
     };
 
+    seal(index, b.head.versions[0]);
     publish(b.kind, std::uint8_t{head_block});
 
     add_to_bucket(index);
@@ -77,6 +75,7 @@ zone::update(std::uint32_t index, const version &next)
 {
     switch_version(index, next);
     schedule(index);
+    enlist(index);
 }
 
 
@@ -84,11 +83,12 @@ zone::update(std::uint32_t index, const version &next)
 void
 zone::switch_version(std::uint32_t index, const version &next)
 {
-    record &r = record_at(index);
-    std::uint8_t other = !r.active;
+    block &b = block_at(index);
+    std::uint8_t other = !b.active;
 
-    r.versions[other] = next;
-    publish(r.active, other);
+    b.head.versions[other] = next;
+    seal(index, b.head.versions[other]);
+    publish(b.active, other);
 }
 
 
@@ -99,15 +99,16 @@ zone::erase(std::uint32_t index)
 
     remove_from_bucket(index);
     unschedule(index);
+    delist(index);
 
-    std::uint32_t data = current(index).response;
+    const version v = current(index);
 
     return_block(index);
 
-    while (data != none) {
-        std::uint32_t next = block_at(data).next;
-        return_block(data);
-        data = next;
+    if (v.state == record_state::completed
+        || v.state == record_state::not_kept) {
+        return_blocks(v.has.response);
+        return_blocks(v.has.summary);
     }
 }
 

@@ -4,6 +4,15 @@
 
 namespace idempotency {
 
+namespace {
+
+/* How far a block was found to belong to a record. */
+constexpr std::uint8_t not_reached = 0;
+constexpr std::uint8_t in_use = 1;
+
+}
+
+
 /*
  * Trusts nothing but head blocks and the responses they lead to.  These are
  * only read (but for a record with a broken response), so it may itself be
@@ -15,14 +24,10 @@ zone::recover()
     zone_recovery found{};
     change guard(*this);
 
-    free_list_ = none;
-    used_blocks_ = 0;
-    records_ = 0;
-    heap_size_ = 0;
-    std::fill_n(buckets(), bucket_count(), none);
+    forget_derived();
 
     for (std::uint32_t i = 0; i < touched_; ++i) {
-        block_at(i).reached = 0;
+        block_at(i).reached = not_reached;
     }
 
     for (std::uint32_t i = 0; i < touched_; ++i) {
@@ -35,7 +40,7 @@ zone::recover()
     for (std::uint32_t i = touched_; i-- > 0; /* void */) {
         ++used_blocks_;
 
-        if (block_at(i).reached) {
+        if (block_at(i).reached != not_reached) {
             continue;
         }
 
@@ -46,6 +51,15 @@ zone::recover()
         return_block(i);
     }
 
+    recover_queues();
+
+    for (std::uint32_t i = 0; i < touched_; ++i) {
+
+        if (block_at(i).kind == head_block) {
+            schedule(i);
+        }
+    }
+
     found.records = records_;
 
     return found;
@@ -53,58 +67,171 @@ zone::recover()
 
 
 void
+zone::forget_derived()
+{
+    free_list_ = none;
+    used_blocks_ = 0;
+    records_ = 0;
+    heap_size_ = 0;
+    std::fill_n(queues_, queue_count, queue{none, none, 0});
+    std::fill_n(buckets(), bucket_count(), none);
+}
+
+
+void
 zone::recover_record(std::uint32_t index, zone_recovery &found)
 {
     version v = current(index);
+    bool ended = v.state == record_state::completed
+                 || v.state == record_state::not_kept;
+    bool whole = true;
 
-    if (!has_whole_response(v)) {
+    if (ended && v.has.summary != none
+        && !reach(v.has.summary, v.has.summary_size, in_use))
+    {
+        v.has.summary = none;
+        v.has.summary_size = 0;
+        whole = false;
+    }
 
-        if (v.state == record_state::completed) {
-            v.state = record_state::not_kept;
-        }
+    if (ended && v.has.response != none
+        && !reach(v.has.response, v.has.response_size, in_use))
+    {
+        v.has.response = none;
+        v.has.response_size = 0;
+        v.has.response_check = 0;
+        v.state = record_state::not_kept;
+        whole = false;
+    }
 
-        v.response_size = 0;
-        v.response = none;
-
+    if (!whole) {
         switch_version(index, v);
         ++found.without_response;
     }
 
-    block_at(index).reached = 1;
+    block_at(index).reached = in_use;
+    record_at(index).heap_position = none;
 
-    for (std::uint32_t i = v.response; i != none; i = block_at(i).next) {
-        block_at(i).reached = 1;
+    if (has_earlier_twin(index)) {
+        ++found.twins;
+        return;
     }
 
-    record_at(index).heap_position = none;
     add_to_bucket(index);
-    schedule(index);
 }
 
 
-/* A list that ends after so many steps has no loop and no one else's tail. */
+/*
+ * A name has two records only where pages were lost: the later one counts,
+ * and the other is gone.
+ */
 bool
-zone::has_whole_response(const version &v)
+zone::has_earlier_twin(std::uint32_t index)
 {
-    std::uint32_t index = v.response;
-    std::size_t left = blocks_for(v.response_size, payload_size);
+    std::uint32_t other = find(record_at(index).name);
 
-    if (left > touched_) {
+    if (other == none) {
+        return false;
+    }
+
+    if (current(other).since >= current(index).since) {
+        abandon(index);
+        return true;
+    }
+
+    remove_from_bucket(other);
+    abandon(other);
+    add_to_bucket(index);
+
+    return true;
+}
+
+
+void
+zone::abandon(std::uint32_t index)
+{
+    const version &v = current(index);
+    bool ended = v.state == record_state::completed
+                 || v.state == record_state::not_kept;
+
+    block_at(index).kind = free_block;
+    block_at(index).reached = not_reached;
+
+    for (std::uint32_t first :
+         {ended ? v.has.response : none, ended ? v.has.summary : none})
+    {
+        for (std::uint32_t i = first; i != none; i = block_at(i).next) {
+            block_at(i).reached = not_reached;
+        }
+    }
+}
+
+
+/*
+ * Marks the blocks of a list.  One that ends after so many steps has no loop
+ * and no one else's tail; any other is left unmarked.
+ */
+bool
+zone::reach(std::uint32_t first, std::size_t size, std::uint8_t mark)
+{
+    std::size_t left = blocks_for(size, payload_size);
+    std::uint32_t index = first;
+
+    if (left == 0 || left > touched_) {
         return false;
     }
 
     for (/* void */; left > 0; --left) {
 
         if (index >= touched_ || block_at(index).kind != data_block
-            || block_at(index).reached)
+            || block_at(index).reached != not_reached)
         {
-            return false;
+            break;
         }
 
+        block_at(index).reached = mark;
         index = block_at(index).next;
     }
 
-    return index == none;
+    if (left == 0 && index == none) {
+        return true;
+    }
+
+    /* What was marked on the way is no one's. */
+    for (std::uint32_t i = first; left++ < blocks_for(size, payload_size);
+         i = block_at(i).next)
+    {
+        block_at(i).reached = not_reached;
+    }
+
+    return false;
+}
+
+
+/* By the time of completion; the heap, not yet made, lends its memory. */
+void
+zone::recover_queues()
+{
+    std::uint32_t *found = heap();
+    std::size_t n = 0;
+
+    for (std::uint32_t i = 0; i < touched_; ++i) {
+
+        if (block_at(i).kind == head_block
+            && queue_of(current(i)) != queue_count) {
+            found[n++] = i;
+        }
+    }
+
+    std::sort(found, found + n, [this](std::uint32_t a, std::uint32_t b) {
+        return current(a).since != current(b).since
+                   ? current(a).since < current(b).since
+                   : a < b;
+    });
+
+    for (std::size_t i = 0; i < n; ++i) {
+        enlist(found[i]);
+    }
 }
 
 }
