@@ -6,7 +6,7 @@ namespace idempotency {
 namespace {
 
 constexpr std::string_view memory_scheme = "memory:";
-constexpr std::size_t default_zone = 64 * 1024 * 1024;
+constexpr std::size_t default_zone = 256 * 1024 * 1024;
 
 
 /* The store of that name, which may yet have to be defined. */

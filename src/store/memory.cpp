@@ -18,7 +18,7 @@ constexpr std::size_t sweep_limit = 256;
 /*
  * A store in a shared zone.  Made while the configuration is read, it finds
  * its zone when nginx has mapped it, and is the same for all workers after
- * the fork but for what it has logged.  Every call is one hold of the zone's
+ * the fork.  Every call is one hold of the zone's
  * own mutex: the only one that the master frees when a worker dies in it.
  */
 class memory_store final : public store {
@@ -48,15 +48,12 @@ private:
     static void sweep(ngx_event_t *event);
     ngx_shm_zone_t *find_predecessor() const;
     ngx_int_t format();
-    void say_full(bool &said, const char *what);
-    void note_room(const zone_stats &stats);
+    void tell(const zone_notice &notice);
 
     ngx_shm_zone_t *shm_;
     ngx_slab_pool_t *pool_ = nullptr;
     zone *zone_ = nullptr;
     own_event sweeper_ = {};
-    bool said_refusing_ = false;
-    bool said_dropping_ = false;
 };
 
 
@@ -105,6 +102,8 @@ private:
 
 ngx_int_t init_shm_zone(ngx_shm_zone_t *shm, void *data);
 void answer(settle_waiter *waiter, settle_result result);
+const char *in_words(std::span<char> out, const char *what,
+                     std::uint64_t milliseconds);
 std::uint64_t now();
 
 }
@@ -269,7 +268,7 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
 {
     std::span<std::uint8_t> room;
     zone_answer answer;
-    zone_stats stats;
+    zone_notice notice;
 
     /*
      * The zone says how much room a response needs.  Memory for it is not
@@ -279,13 +278,10 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
         {
             lock locked(*this);
             answer = locked->claim(what, now(), room);
-            stats = locked->stats();
-        }
 
-        if (answer.result == claim_result::unavailable) {
-            say_full(said_refusing_,
-                     "new keys cannot be stored (\"store_unavailable\")");
-            break;
+            if (answer.result != claim_result::found) {
+                notice = locked->notice(now());
+            }
         }
 
         if (answer.response_size <= room.size()) {
@@ -302,10 +298,7 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
         room = {bytes, answer.response_size};
     }
 
-    if (answer.result == claim_result::claimed) {
-        note_room(stats);
-    }
-
+    tell(notice);
     waiter.answered(waiter, answer);
 }
 
@@ -314,13 +307,16 @@ void
 memory_store::complete(const ownership &whose, const completion &how,
                        settle_waiter *waiter)
 {
-    settle_result result = lock(*this)->complete(whose, how, now());
+    settle_result result;
+    zone_notice notice;
 
-    if (result == settle_result::kept_without_response) {
-        say_full(said_dropping_, "responses are not stored (a retry gets "
-                                 "\"response_not_kept\")");
+    {
+        lock locked(*this);
+        result = locked->complete(whose, how, now());
+        notice = locked->notice(now());
     }
 
+    tell(notice);
     answer(waiter, result);
 }
 
@@ -362,30 +358,89 @@ answer(settle_waiter *waiter, settle_result result)
 }
 
 
-/* Logged once, and again only after the zone had room in between. */
+/* The zone says each thing once, to one of the workers. */
 void
-memory_store::say_full(bool &said, const char *what)
+memory_store::tell(const zone_notice &notice)
 {
-    if (said) {
-        return;
+    constexpr const char *advice = "increase its size or shorten "
+                                   "\"idempotency_ttl\"";
+    char left[64];
+    ngx_log_t *log = ngx_cycle->log;
+    ngx_str_t *name = &shm_->shm.name;
+
+    switch (notice.what) {
+
+    case zone_event::none: break;
+
+    case zone_event::filling:
+        ngx_log_error(
+            NGX_LOG_WARN, log, 0,
+            "idempotency: zone \"%V\" is 80%% full%s; when it is "
+            "full, the oldest responses are dropped: %s",
+            name,
+            in_words(left, ", at the present rate it is full", notice.left),
+            advice);
+        break;
+
+    case zone_event::dropping:
+        ngx_log_error(
+            NGX_LOG_WARN, log, 0,
+            "idempotency: zone \"%V\" is full, the oldest responses "
+            "are dropped (a retry gets \"response_not_kept\"), "
+            "%uL since the last such line; what cannot be dropped "
+            "takes %uz%% of the zone%s: %s",
+            name, notice.count, notice.facts,
+            in_words(left, ", at the present rate all of it", notice.left),
+            advice);
+        break;
+
+    case zone_event::not_fitting:
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "idempotency: zone \"%V\" is full, responses are not "
+                      "stored (a retry gets \"response_not_kept\"): %s",
+                      name, advice);
+        break;
+
+    case zone_event::refusing:
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "idempotency: zone \"%V\" is full, new keys cannot be "
+                      "stored (\"store_unavailable\"): %s",
+                      name, advice);
+        break;
     }
-
-    said = true;
-
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: zone \"%V\" is full, %s: increase its size or "
-                  "shorten \"idempotency_ttl\"",
-                  &shm_->shm.name, what);
 }
 
 
-void
-memory_store::note_room(const zone_stats &stats)
+/* What and when, in the largest unit that is not too coarse; or nothing. */
+const char *
+in_words(std::span<char> out, const char *what, std::uint64_t milliseconds)
 {
-    if (stats.blocks_used < stats.blocks_total - stats.blocks_total / 16) {
-        said_refusing_ = false;
-        said_dropping_ = false;
+    struct unit {
+        std::uint64_t seconds;
+        const char *name;
+    };
+
+    constexpr unit units[] = {
+        {86400, "days"}, {3600, "hours"}, {60, "minutes"}, {1, "seconds"}};
+
+    if (milliseconds == forever) {
+        return "";
     }
+
+    std::uint64_t seconds = milliseconds / 1000;
+    const unit *u = units;
+
+    while (u->seconds > 1 && seconds < 2 * u->seconds) {
+        ++u;
+    }
+
+    u_char *end = ngx_snprintf(reinterpret_cast<u_char *>(out.data()),
+                               out.size() - 1, "%s in %uL %s", what,
+                               seconds / u->seconds, u->name);
+
+    *end = '\0';
+
+    return out.data();
 }
 
 
