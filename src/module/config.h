@@ -18,6 +18,7 @@ struct named_store {
     store *backend;
     ngx_str_t file;
     ngx_uint_t line;
+    ngx_str_t zone_file; /* of a memory store, if it has one */
 };
 
 

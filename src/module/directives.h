@@ -82,6 +82,12 @@ setter set_store;
 setter set_idempotency;
 char *define_stores(ngx_conf_t *cf, main_conf *main);
 
+/* memory_directives.cpp */
+bool is_memory(const ngx_str_t &url);
+store *open_memory_store(ngx_conf_t *cf, const ngx_str_t &name,
+                         const ngx_str_t &url,
+                         std::span<ngx_str_t> parameters);
+
 /* redis_directives.cpp */
 bool is_redis(const ngx_str_t &url);
 store *open_redis_store(ngx_conf_t *cf, const ngx_str_t &name,

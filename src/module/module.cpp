@@ -7,6 +7,7 @@
 #include "module/variables.h"
 #include "module/wait_groups.h"
 #include "ngx.h"
+#include "store/memory.h"
 
 namespace idempotency {
 
@@ -117,18 +118,34 @@ is_worker()
 }
 
 
-/* There may be no http{} in the configuration. */
+/* Null: there is no http{} in the configuration. */
+main_conf *
+main_of_cycle(ngx_cycle_t *cycle)
+{
+    if (ngx_get_conf(cycle->conf_ctx, ngx_http_module) == nullptr) {
+        return nullptr;
+    }
+
+    return static_cast<main_conf *>(ngx_http_cycle_get_module_main_conf(
+        cycle, ngx_http_idempotency_module));
+}
+
+
 std::span<named_store *>
 stores_of(ngx_cycle_t *cycle)
 {
-    if (ngx_get_conf(cycle->conf_ctx, ngx_http_module) == nullptr) {
-        return {};
-    }
+    main_conf *main = main_of_cycle(cycle);
 
-    auto *main = static_cast<main_conf *>(ngx_http_cycle_get_module_main_conf(
-        cycle, ngx_http_idempotency_module));
+    return elements<named_store *>(main != nullptr ? &main->stores : nullptr);
+}
 
-    return elements<named_store *>(&main->stores);
+
+ngx_int_t
+init_configuration(ngx_cycle_t *cycle)
+{
+    say_dropped_zones(cycle);
+
+    return NGX_OK;
 }
 
 
@@ -185,16 +202,16 @@ extern "C" {
 
 ngx_module_t ngx_http_idempotency_module = {
     NGX_MODULE_V1,
-    &idempotency::http_module, /* module context */
-    idempotency::commands,     /* module directives */
-    NGX_HTTP_MODULE,           /* module type */
-    nullptr,                   /* init master */
-    nullptr,                   /* init module */
-    idempotency::init_worker,  /* init process */
-    nullptr,                   /* init thread */
-    nullptr,                   /* exit thread */
-    idempotency::exit_worker,  /* exit process */
-    nullptr,                   /* exit master */
+    &idempotency::http_module,       /* module context */
+    idempotency::commands,           /* module directives */
+    NGX_HTTP_MODULE,                 /* module type */
+    nullptr,                         /* init master */
+    idempotency::init_configuration, /* init module */
+    idempotency::init_worker,        /* init process */
+    nullptr,                         /* init thread */
+    nullptr,                         /* exit thread */
+    idempotency::exit_worker,        /* exit process */
+    nullptr,                         /* exit master */
     NGX_MODULE_V1_PADDING,
 };
 }

@@ -5,7 +5,6 @@ namespace idempotency {
 
 namespace {
 
-constexpr std::string_view memory_scheme = "memory:";
 constexpr std::size_t default_zone = 256 * 1024 * 1024;
 
 
@@ -49,38 +48,10 @@ is_store_name(std::string_view name)
 
 
 store *
-open_memory_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
-                  std::span<ngx_str_t> parameters)
-{
-    ngx_str_t text = str(view(url).substr(memory_scheme.size()));
-    off_t size = ngx_parse_offset(&text);
-
-    if (!parameters.empty()) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "unknown parameter \"%V\" of idempotency store "
-                           "\"%V\", a memory store has none",
-                           &parameters[0], &name);
-        return nullptr;
-    }
-
-    if (size == NGX_ERROR || size < static_cast<off_t>(8 * ngx_pagesize)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid size \"%V\" of idempotency store \"%V\", "
-                           "write e.g. \"memory:64m\", at least "
-                           "\"memory:%uzk\"",
-                           &text, &name, 8 * ngx_pagesize / 1024);
-        return nullptr;
-    }
-
-    return make_memory_store(cf, name, static_cast<std::size_t>(size));
-}
-
-
-store *
 open_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
            std::span<ngx_str_t> parameters)
 {
-    if (view(url).starts_with(memory_scheme)) {
+    if (is_memory(url)) {
         return open_memory_store(cf, name, url, parameters);
     }
 
@@ -193,7 +164,8 @@ define_stores(ngx_conf_t *cf, main_conf *main)
             return failed;
         }
 
-        named->backend = make_memory_store(cf, named->name, default_zone);
+        named->backend = make_memory_store(cf, named->name,
+                                           {default_zone, {}});
 
         if (named->backend == nullptr) {
             return failed;

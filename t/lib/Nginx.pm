@@ -27,7 +27,7 @@ use Running qw(started ended catch_signals);
 use Store;
 
 our @EXPORT = qw(request send_request parallel collect wait_until memory_only
-    redis_only on_redis);
+    redis_only on_redis on_file);
 
 sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
     my $until = time + $seconds;
@@ -72,9 +72,7 @@ sub prepare ($class, %opt) {
 sub launch ($self) {
     unlink $self->path('nginx.pid');
     $self->write_conf;
-    my $child = fork // die "fork: $!\n";
-    exec_nginx($self) if !$child;
-    $self->{child} = $child;
+    my $child = $self->{child} = $self->spawn;
     started($child, sub { $self->kill_all });
 
     my $up = wait_quietly(sub { $self->reaped || $self->is_up }, 20);
@@ -83,10 +81,16 @@ sub launch ($self) {
     return 0;
 }
 
+sub spawn ($self) {
+    my $child = fork // die "fork: $!\n";
+    exec_nginx($self) if !$child;
+    return $child;
+}
+
 # QUIT lets requests finish. True if nginx left by itself in time.
 sub stop ($self, %opt) {
     return 1 if !$self->{child};
-    kill $opt{signal} // 'QUIT', $self->master_pid;
+    kill $opt{signal} // 'QUIT', $self->masters;
     my $gone = wait_quietly(sub { $self->reaped }, $opt{timeout} // 10);
     $self->kill_all if !$gone;
     return $gone;
@@ -119,21 +123,23 @@ sub reload_config ($self, $http, %opt) {
 
 sub kill_all ($self) {
     return if !$self->{child};
-    my $master = $self->master_pid;
-    my @workers = children_of($master);
-    kill TERM => $master;
+    my @masters = $self->masters;
+    my @workers = map { children_of($_) } @masters;
+    kill TERM => @masters;
     return if wait_quietly(sub { $self->reaped }, 3);
-    kill KILL => $master, @workers, $self->{child};
+    kill KILL => @masters, @workers, $self->{child};
     wait_quietly(sub { $self->reaped }, 3);
 }
 
 sub reaped ($self) {
     my $child = $self->{child} or return 1;
-    return 0 if !waitpid($child, WNOHANG);
+    return 0 if !$self->has_ended($child);
     ended($child);
     undef $self->{child};
     return 1;
 }
+
+sub has_ended ($self, $child) { return waitpid($child, WNOHANG) != 0 }
 
 sub is_up ($self) {
     return $self->worker_pids >= $self->{workers}
@@ -161,6 +167,9 @@ sub master_pid ($self) {
     my ($pid) = $self->read('nginx.pid') =~ /^(\d+)/;
     return $pid // $self->{child};
 }
+
+# More than one during an upgrade.
+sub masters ($self) { return $self->master_pid }
 
 # Only workers that accept requests: none that shuts down, no cache manager.
 sub worker_pids ($self) {

@@ -3,37 +3,42 @@ package Store;
 # The store that `idempotency on` means. The contract is the same on all of
 # them, so the same files run on each: with TEST_IDEMPOTENCY_STORE=redis every
 # configuration that does not define a store named default gets a Redis of this
-# test file. Each nginx begins with an empty store, as with one in memory.
+# test file, and with TEST_IDEMPOTENCY_STORE=file a zone in a file. Each nginx
+# begins with an empty store, as with one in memory.
 #
-#   memory_only('about the zone');     # the file is skipped on Redis
-#   redis_only();                      # the file is about Redis
+#   memory_only('about the zone');     # the file is skipped on the others
+#   redis_only();                      # the file is about Redis, and has its own
 #   ... if on_redis();
 
 use v5.36;
 
 use Exporter 'import';
+use File::Temp ();
 use Test::More ();
 
 use RedisServer;
 
-our @EXPORT = qw(memory_only redis_only on_redis);
+our @EXPORT = qw(memory_only redis_only on_redis on_file);
 
-my ($redis, $stores);
+my ($redis, $files, $stores);
 
 sub on_redis { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'redis' }
 
+sub on_file { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'file' }
+
 sub memory_only ($reason) {
-    Test::More::plan(skip_all => $reason) if on_redis();
+    Test::More::plan(skip_all => $reason) if on_redis() || on_file();
 }
 
 sub redis_only {
     Test::More::plan(skip_all => 'about Redis')
-        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'memory';
+        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:memory|file)$/;
 }
 
 # What to add to a configuration of http{}; more: what else is in it.
 sub default_line ($http, $prefix, $more = '') {
-    return '' if !on_redis() || $http =~ /\bidempotency_store\s+default\s/;
+    return '' if !on_redis() && !on_file() || $http =~ /\bidempotency_store\s+default\s/;
+    return 'idempotency_store default memory:32m file=' . zone_file($prefix) . ';' if on_file();
     return 'idempotency_store default ' . redis()->unix_url
         . " prefix=$prefix " . patience("$http $more") . ' connect_timeout=5s;';
 }
@@ -50,6 +55,11 @@ sub patience ($conf) {
 }
 
 sub new_prefix { return 'test-' . ++$stores . ':' }
+
+sub zone_file ($prefix) {
+    $files //= File::Temp->newdir('zones-XXXXXX', TMPDIR => 1);
+    return "$files/" . $prefix =~ tr/://dr;
+}
 
 sub redis { return $redis //= RedisServer->start(port => 0) }
 

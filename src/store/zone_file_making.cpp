@@ -1,0 +1,326 @@
+#include "store/zone_file_parts.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace idempotency {
+
+namespace {
+
+constexpr std::size_t header_bytes = 1024;
+
+struct path_name {
+    char text[PATH_MAX];
+};
+
+bool check_kind(const struct stat &info, const zone_file_settings &how,
+                zone_file_error &e);
+bool make_directory(const zone_file_settings &how, zone_file_error &e);
+bool fill_file(int fd, const zone_file_settings &how, zone_file_error &e);
+bool directory_of(const char *path, path_name &out);
+void sync_directory(const char *path);
+bool fail(zone_file_error &e, const char *reason, int code = 0);
+
+}
+
+
+bool
+look_at(int fd, const zone_file_settings &how, file_state &state,
+        zone_file_error &e)
+{
+    struct stat info;
+    alignas(64) unsigned char header[header_bytes] = {};
+
+    if (fstat(fd, &info) != 0) {
+        return fail(e, "it cannot be examined", errno);
+    }
+
+    if (!check_kind(info, how, e)) {
+        return false;
+    }
+
+    ssize_t n = pread(fd, header, sizeof(header), 0);
+
+    if (n < 0) {
+        return fail(e, "it cannot be read", errno);
+    }
+
+    switch (zone::examine(header, static_cast<std::size_t>(n))) {
+
+    case zone_content::records: break;
+
+    case zone_content::other_layout:
+        return fail(e, "its records are of a build of the module that stores "
+                       "them in another way: move the file away to start "
+                       "with an empty store, or use that build until they "
+                       "have expired");
+
+    case zone_content::something_else:
+        return fail(e, "it is not a file of this module, or its beginning is "
+                       "lost: move it away to start with an empty store");
+    }
+
+    const auto *there = reinterpret_cast<const zone *>(header);
+
+    state.available = static_cast<std::size_t>(info.st_size);
+    state.zone_size = there->size();
+
+    return true;
+}
+
+
+bool
+create_zone_file(const zone_file_settings &how, zone_file_error &e)
+{
+    path_name made;
+    int n = std::snprintf(made.text, sizeof(made.text), "%s.new", how.path);
+
+    if (n < 0 || static_cast<std::size_t>(n) >= sizeof(made.text)) {
+        return fail(e, "its name is too long");
+    }
+
+    if (!make_directory(how, e)) {
+        return false;
+    }
+
+    /* One that was begun and not finished. */
+    unlink(made.text);
+
+    int fd = open(made.text,
+                  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+    if (fd < 0) {
+        return fail(e, "it cannot be created", errno);
+    }
+
+    bool good = fill_file(fd, how, e);
+
+    close(fd);
+
+    if (good && rename(made.text, how.path) != 0) {
+        good = fail(e, "it cannot be created", errno);
+    }
+
+    if (!good) {
+        unlink(made.text);
+        return false;
+    }
+
+    sync_directory(how.path);
+
+    return true;
+}
+
+
+bool
+could_be_created(const zone_file_settings &how, zone_file_error &e)
+{
+    path_name directory, parent;
+    struct stat info;
+
+    if (!directory_of(how.path, directory)) {
+        return fail(e, "its name is too long");
+    }
+
+    if (stat(directory.text, &info) == 0) {
+        return S_ISDIR(info.st_mode)
+               || fail(e, "its directory is no directory");
+    }
+
+    if (!directory_of(directory.text, parent) || stat(parent.text, &info) != 0)
+    {
+        return fail(e, "the parent of its directory does not exist", errno);
+    }
+
+    return true;
+}
+
+
+bool
+explain_open(int code, zone_file_error &e)
+{
+    return code == ELOOP ? fail(e, "it is a symbolic link")
+                         : fail(e, "it cannot be opened", code);
+}
+
+
+int
+find_descriptor(const char *path)
+{
+    struct stat wanted, info;
+    DIR *all = opendir("/proc/self/fd");
+    int found = -1;
+
+    if (all == nullptr) {
+        return -1;
+    }
+
+    if (lstat(path, &wanted) != 0 || !S_ISREG(wanted.st_mode)) {
+        closedir(all);
+        return -1;
+    }
+
+    while (const dirent *entry = readdir(all)) {
+        int fd = std::atoi(entry->d_name);
+
+        if (fd > STDERR_FILENO && fd != dirfd(all) && fstat(fd, &info) == 0
+            && info.st_dev == wanted.st_dev && info.st_ino == wanted.st_ino
+            && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR)
+        {
+            found = fd;
+            break;
+        }
+    }
+
+    closedir(all);
+
+    return found;
+}
+
+
+namespace {
+
+bool
+check_kind(const struct stat &info, const zone_file_settings &how,
+           zone_file_error &e)
+{
+    if (!S_ISREG(info.st_mode)) {
+        return fail(e, "it is not a regular file");
+    }
+
+    if (info.st_uid != how.owner) {
+        return fail(e, "it belongs to another user than the workers run as");
+    }
+
+    if ((info.st_mode & 077) != 0) {
+        return fail(e, "others may read or write it: set its mode to 0600");
+    }
+
+    return true;
+}
+
+
+/* Where its parent exists. */
+bool
+make_directory(const zone_file_settings &how, zone_file_error &e)
+{
+    path_name directory;
+
+    if (!directory_of(how.path, directory)) {
+        return fail(e, "its name is too long");
+    }
+
+    if (mkdir(directory.text, 0700) != 0) {
+        return errno == EEXIST
+               || fail(e, "its directory cannot be created", errno);
+    }
+
+    if (geteuid() == 0 && lchown(directory.text, how.owner, how.group) != 0) {
+        return fail(e, "its directory cannot be given to the workers' user",
+                    errno);
+    }
+
+    return true;
+}
+
+
+bool
+fill_file(int fd, const zone_file_settings &how, zone_file_error &e)
+{
+    std::uint64_t seed;
+
+    if (geteuid() == 0 && fchown(fd, how.owner, how.group) != 0) {
+        return fail(e, "it cannot be given to the workers' user", errno);
+    }
+
+    int code = posix_fallocate(fd, 0, static_cast<off_t>(how.size));
+
+    if (code != 0) {
+        return fail(e, "its space cannot be reserved", code);
+    }
+
+    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+        return fail(e, "there are no random numbers", errno);
+    }
+
+    void *region = mmap(nullptr, how.size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        fd, 0);
+
+    if (region == MAP_FAILED) {
+        return fail(e, "it cannot be mapped", errno);
+    }
+
+    bool good = zone::format(region, how.size, seed, true) != nullptr
+                || fail(e, "it is too small");
+
+    munmap(region, how.size);
+
+    if (good && fsync(fd) != 0) {
+        good = fail(e, "it cannot be written", errno);
+    }
+
+    return good;
+}
+
+
+bool
+directory_of(const char *path, path_name &out)
+{
+    const char *slash = std::strrchr(path, '/');
+    std::size_t size = slash == nullptr
+                           ? 0
+                           : static_cast<std::size_t>(slash - path);
+
+    if (size >= sizeof(out.text)) {
+        return false;
+    }
+
+    std::memcpy(out.text, path, size);
+    out.text[size] = '\0';
+
+    if (size == 0) {
+        std::strcpy(out.text, slash == nullptr ? "." : "/");
+    }
+
+    return true;
+}
+
+
+void
+sync_directory(const char *path)
+{
+    path_name directory;
+
+    if (!directory_of(path, directory)) {
+        return;
+    }
+
+    int fd = open(directory.text, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+}
+
+
+bool
+fail(zone_file_error &e, const char *reason, int code)
+{
+    e = {reason, code, 0};
+    return false;
+}
+
+}
+
+}

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "store/zone_file.h"
+
+/* What the files of the zone's file share. */
+
+namespace idempotency {
+
+struct file_state {
+    std::size_t available; /* bytes there are */
+    std::size_t zone_size; /* bytes there should be */
+};
+
+
+/* Whether it is a file of ours that this build can read. */
+bool look_at(int fd, const zone_file_settings &how, file_state &state,
+             zone_file_error &e);
+
+/* A new file, with its directory, in one step: whole or not at all. */
+bool create_zone_file(const zone_file_settings &how, zone_file_error &e);
+bool could_be_created(const zone_file_settings &how, zone_file_error &e);
+
+/* Always false. */
+bool explain_open(int code, zone_file_error &e);
+
+/* That this process has of the file, -1: none. */
+int find_descriptor(const char *path);
+
+}

@@ -1,0 +1,64 @@
+package Daemon;
+
+# An nginx whose parent is gone, as that of a daemon is: nginx ignores USR2 as
+# long as the process lives that started it. Otherwise as Nginx.
+#
+#   my $ng = Daemon->start(http => $conf);
+#   $ng->upgrade;         # the new binary runs, and so does the old one
+#   $ng->end_upgrade;     # the old one is asked to leave
+
+use v5.36;
+
+use POSIX qw(WNOHANG);
+
+use Nginx ();
+use Running qw(started ended);
+
+our @ISA = ('Nginx');
+
+# The process in between lives until nginx has seen it.
+sub spawn ($self) {
+    pipe my $in, my $out or die "pipe: $!\n";
+    my $parent = fork // die "fork: $!\n";
+    if (!$parent) {
+        my $child = fork // POSIX::_exit(1);
+        Nginx::exec_nginx($self) if !$child;
+        syswrite $out, $child;
+        Nginx::wait_quietly(
+            sub { -s $self->path('nginx.pid') || waitpid($child, WNOHANG) }, 20);
+        POSIX::_exit(0);
+    }
+    CORE::close $out;
+    my $child = readline $in // die "nginx was not started\n";
+    waitpid $parent, 0;
+    return $child;
+}
+
+# A zombie that nobody waits for has ended too.
+sub is_gone ($pid) { return !-e "/proc/$pid/exe" || !kill 0, $pid }
+
+sub has_ended ($self, $child) { return !grep { !is_gone($_) } $child, $self->{before} // () }
+
+sub masters ($self) {
+    my $before = $self->{before};
+    return ($self->master_pid, defined $before && !is_gone($before) ? $before : ());
+}
+
+# True when the new binary accepts requests beside the old one.
+sub upgrade ($self) {
+    my $old = $self->master_pid;
+    return 0 if defined $self->{before} && !is_gone($self->{before});
+    kill USR2 => $old;
+    Nginx::wait_quietly(sub {
+        -s $self->path('nginx.pid.oldbin') && $self->master_pid != $old
+            && $self->worker_pids >= $self->{workers};
+    }, 20) or return 0;
+    ended($old);
+    @$self{qw(before child)} = ($old, $self->master_pid);
+    started($self->{child}, sub { $self->kill_all });
+    return 1;
+}
+
+sub end_upgrade ($self) { kill QUIT => $self->{before} }
+
+1;
