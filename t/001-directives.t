@@ -252,7 +252,7 @@ for my $case (
     ['idempotency_store a memory:lots;', qq(invalid size "lots" of idempotency store "a", $memory)],
     ['idempotency_store a memory:31k;', qq(invalid size "31k" of idempotency store "a", $memory)],
     ['idempotency_store a memory:1m prefix=x;', 'unknown parameter "prefix=x" of'
-        . ' idempotency store "a", a memory store has only "file=PATH"'],
+        . ' idempotency store "a", a memory store has only "file=PATH" and "sync=off|always|TIME"'],
     ["idempotency_store a memory:1m;\nidempotency_store a memory:2m;",
         'idempotency store "a" is already defined'],
     ["idempotency_store default memory:1m;\nidempotency_store default memory:2m;",

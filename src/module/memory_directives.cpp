@@ -6,11 +6,21 @@ namespace idempotency {
 namespace {
 
 constexpr std::string_view scheme = "memory:";
+constexpr ngx_msec_t shortest_interval = 10;
+
+/* Which parameters were there. */
+struct parameters_seen {
+    bool file = false;
+    bool sync = false;
+};
+
 
 bool set_parameter(ngx_conf_t *cf, const ngx_str_t &name,
                    const ngx_str_t &parameter, memory_settings &how,
-                   bool &seen);
+                   parameters_seen &seen);
 bool set_file(ngx_conf_t *cf, const ngx_str_t &name, std::string_view path,
+              memory_settings &how);
+bool set_sync(ngx_conf_t *cf, const ngx_str_t &name, std::string_view when,
               memory_settings &how);
 
 }
@@ -30,7 +40,7 @@ open_memory_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
     ngx_str_t text = str(view(url).substr(scheme.size()));
     off_t size = ngx_parse_offset(&text);
     memory_settings how = {};
-    bool seen = false;
+    parameters_seen seen;
 
     if (size == NGX_ERROR || size < static_cast<off_t>(8 * ngx_pagesize)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -50,6 +60,14 @@ open_memory_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
         }
     }
 
+    if (seen.sync && !seen.file) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"sync\" of idempotency store \"%V\" needs "
+                           "\"file=PATH\": without a file there is no disk",
+                           &name);
+        return nullptr;
+    }
+
     return make_memory_store(cf, name, how);
 }
 
@@ -59,21 +77,24 @@ namespace {
 bool
 set_parameter(ngx_conf_t *cf, const ngx_str_t &name,
               const ngx_str_t &parameter, memory_settings &how,
-              bool &seen)
+              parameters_seen &seen)
 {
     constexpr std::string_view file = "file=";
+    constexpr std::string_view sync = "sync=";
     std::string_view text = view(parameter);
     bool is_file = text.starts_with(file) && text.size() > file.size();
+    bool is_sync = text.starts_with(sync);
 
-    if (!is_file) {
+    if (!is_file && !is_sync) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "unknown parameter \"%V\" of idempotency store "
-                           "\"%V\", a memory store has only \"file=PATH\"",
+                           "\"%V\", a memory store has only \"file=PATH\" "
+                           "and \"sync=off|always|TIME\"",
                            &parameter, &name);
         return false;
     }
 
-    if (seen) {
+    if (is_file ? seen.file : seen.sync) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "duplicate parameter \"%V\" of idempotency store "
                            "\"%V\"",
@@ -81,9 +102,10 @@ set_parameter(ngx_conf_t *cf, const ngx_str_t &name,
         return false;
     }
 
-    seen = true;
+    (is_file ? seen.file : seen.sync) = true;
 
-    return set_file(cf, name, text.substr(file.size()), how);
+    return is_file ? set_file(cf, name, text.substr(file.size()), how)
+                   : set_sync(cf, name, text.substr(sync.size()), how);
 }
 
 
@@ -114,6 +136,40 @@ set_file(ngx_conf_t *cf, const ngx_str_t &name, std::string_view path,
             return false;
         }
     }
+
+    return true;
+}
+
+
+bool
+set_sync(ngx_conf_t *cf, const ngx_str_t &name, std::string_view when,
+         memory_settings &how)
+{
+    if (when == "off") {
+        how.sync = sync_when::by_system;
+        return true;
+    }
+
+    if (when == "always") {
+        how.sync = sync_when::always;
+        return true;
+    }
+
+    ngx_str_t text = str(when);
+    ngx_int_t time = ngx_parse_time(&text, 0);
+
+    if (time == NGX_ERROR || static_cast<ngx_msec_t>(time) < shortest_interval)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid \"sync=%V\" of idempotency store \"%V\", "
+                           "write \"off\", \"always\" or a time such as "
+                           "\"1s\", at least \"%Mms\"",
+                           &text, &name, shortest_interval);
+        return false;
+    }
+
+    how.sync = sync_when::at_intervals;
+    how.sync_interval = static_cast<ngx_msec_t>(time);
 
     return true;
 }

@@ -23,6 +23,10 @@ memory_store::start()
     sweeper_.init(this, sweep, ngx_cycle->log);
     sweeper_.event.cancelable = 1;
     ngx_add_timer(&sweeper_.event, sweep_interval);
+
+    if (file_ != nullptr) {
+        sync_.start(*file_);
+    }
 }
 
 
@@ -30,6 +34,7 @@ void
 memory_store::stop()
 {
     sweeper_.stop();
+    sync_.stop();
 }
 
 
@@ -86,7 +91,7 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
     }
 
     tell(notice);
-    waiter.answered(waiter, answer);
+    sync_.answer(what, waiter, answer);
 }
 
 
@@ -104,7 +109,7 @@ memory_store::complete(const ownership &whose, const completion &how,
     }
 
     tell(notice);
-    answer(waiter, result);
+    sync_.answer(waiter, result);
 }
 
 
@@ -113,6 +118,7 @@ memory_store::release(const ownership &whose, settle_waiter *waiter)
 {
     settle_result result = zone_lock(*this)->release(whose, now());
 
+    sync_.changed();
     answer(waiter, result);
 }
 
@@ -123,6 +129,7 @@ memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
 {
     settle_result result = zone_lock(*this)->mark_unknown(whose, keep, now());
 
+    sync_.changed();
     answer(waiter, result);
 }
 

@@ -5,9 +5,19 @@
 
 namespace idempotency {
 
+/* When a file is written to its disk. */
+enum class sync_when : std::uint8_t {
+    by_system,
+    at_intervals,
+    always, /* before a claim and an outcome are answered */
+};
+
+
 struct memory_settings {
     std::size_t size;
     ngx_str_t file; /* its path; empty: none */
+    sync_when sync = sync_when::by_system;
+    ngx_msec_t sync_interval = 1000; /* of what nobody waits for */
 };
 
 

@@ -2,6 +2,7 @@
 
 #include "ngx.h"
 #include "store/memory.h"
+#include "store/memory_sync.h"
 #include "store/zone_file.h"
 
 namespace idempotency {
@@ -18,7 +19,7 @@ class memory_store final : public store {
 public:
     memory_store(ngx_cycle_t *cycle, ngx_shm_zone_t *shm,
                  const memory_settings &how)
-        : cycle_(cycle), shm_(shm), settings_(how)
+        : cycle_(cycle), shm_(shm), settings_(how), sync_(*this, settings_)
     {}
 
     ~memory_store();
@@ -31,9 +32,9 @@ public:
                       settle_waiter *waiter) override;
     void renew(const ownership &whose, settle_waiter &waiter) override;
 
-    /* Every answer comes inside the call. */
-    void forget(claim_waiter &) override {}
-    void forget(settle_waiter &) override {}
+    /* Every answer comes inside the call, but for those of a file's disk. */
+    void forget(claim_waiter &waiter) override { sync_.forget(waiter); }
+    void forget(settle_waiter &waiter) override { sync_.forget(waiter); }
 
     void start() override;
     void stop() override;
@@ -67,6 +68,7 @@ private:
     zone_file *file_ = nullptr;
     zone *zone_ = nullptr;
     own_event sweeper_ = {};
+    memory_sync sync_;
 };
 
 }

@@ -1,0 +1,86 @@
+/*
+ * Preloaded by tests: a disk that can be told what to do.  The file named by
+ * TEST_DISK holds one word, which counts for every msync() from then on:
+ *
+ *   good    what is in memory goes to the file named by TEST_DISK_SHADOW, if
+ *           it is set: what is left after a loss of power
+ *   broken  it fails
+ *   stuck   it waits until there is another word
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+
+static int is(const char *word)
+{
+    char text[16] = "";
+    const char *path = getenv("TEST_DISK");
+    FILE *in = path == NULL ? NULL : fopen(path, "re");
+    int found;
+
+    if (in == NULL) {
+        return 0;
+    }
+
+    found = fscanf(in, "%15s", text) == 1 && strcmp(text, word) == 0;
+    fclose(in);
+
+    return found;
+}
+
+
+static void write_shadow(const char *region, size_t size)
+{
+    const char *path = getenv("TEST_DISK_SHADOW");
+    int fd = path == NULL
+                 ? -1
+                 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0) {
+        return;
+    }
+
+    /* Pages that did not change are left alone, as by a disk. */
+    flock(fd, LOCK_EX);
+    for (size_t at = 0; at < size; at += 4096) {
+        size_t n = size - at < 4096 ? size - at : 4096;
+        char there[4096] = "";
+
+        if (pread(fd, there, n, at) != (ssize_t) n
+            || memcmp(there, region + at, n) != 0)
+        {
+            if (pwrite(fd, region + at, n, at) != (ssize_t) n) {
+                abort();
+            }
+        }
+    }
+    close(fd);
+}
+
+
+int msync(void *region, size_t size, int flags)
+{
+    (void) flags;
+
+    while (is("stuck")) {
+        usleep(5000);
+    }
+
+    if (is("broken")) {
+        errno = EIO;
+        return -1;
+    }
+
+    write_shadow(region, size);
+
+    return 0;
+}
