@@ -55,7 +55,7 @@ usage: ./build.sh command
   test --valgrind [files]  the Test::Nginx files under valgrind
   chaos [options]          break everything while clients retry, and check that
                            nothing ran twice: --seconds N --seed S
-                           --store memory|redis --keep
+                           --store memory|file|redis --keep
   chaos --without NAME     the same with one protection patched out of a copy
                            of the source, which has to fail.  NAME is one of
                            $(protections)
@@ -80,7 +80,8 @@ environment:
   NGINX_SRC                its headers, configure and conf_flags, instead of
                            $DEBIAN_NGINX_SRC of the package nginx-dev;
                            the source of nginx itself will do too
-  TEST_IDEMPOTENCY_STORE   memory or redis: test on this store only
+  TEST_IDEMPOTENCY_STORE   memory, file or redis: test on this store
+                           only
   TEST_REDIS_BINARY        the Redis server to test with
 END
 }

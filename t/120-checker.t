@@ -153,6 +153,19 @@ passes('executed in each life of a memory store' => sub {
     probe('A2', 90, life => '0.2');
 });
 
+finds(1, 'executed in two lives of a memory store on a file' => sub {
+    run('A1', 10);
+    run('A2', 20, life => '0.2');
+    told('A1', 10);
+    probe('A1', 90, life => '0.2');
+}, store => 'file');
+
+passes('replayed in the next life of a memory store on a file' => sub {
+    run('A1', 10);
+    told('A1', 10);
+    probe('A1', 90, life => '0.2');
+}, store => 'file');
+
 finds(1, 'executed in two lives, where all share a store' => sub {
     run('A1', 10);
     run('A2', 20, life => '0.2');
@@ -488,6 +501,7 @@ for my $line (
 passes('what nginx says of those that were killed' => sub {
     happened('killed', 10, pids => '8');
     push @{ $history{logs} }, '[alert] 7#7: worker process 8 exited on signal 9',
+        '[alert] 7#7: new binary process 8 exited on signal 9',
         '[alert] 7#7: shared memory zone "idempotency:default" was locked by 8',
         '[error] 9#9: connect() failed (111: Connection refused)';
 });
@@ -548,9 +562,9 @@ subtest 'the same seed gives the same faults' => sub {
     is_deeply([Nemesis::plan(7, 60, 3, 'redis')], \@first, 'again');
     isnt(join(' ', map { $_->{kind} } Nemesis::plan(8, 60, 3, 'redis')),
         join(' ', map { $_->{kind} } @first), 'another seed, others');
-    my %kinds = map { $_->{kind} => 1 } @first;
+    my %kinds = map { $_->{kind} => 1 } @first, Nemesis::plan(7, 60, 3, 'file');
     is(scalar(grep { !Nemesis->can($_) } keys %kinds), 0, 'each kind can be done');
-    cmp_ok(scalar keys %kinds, '>=', 18, 'all kinds in a minute');
+    cmp_ok(scalar keys %kinds, '>=', 20, 'all kinds in a minute');
 };
 
 done_testing();

@@ -93,7 +93,7 @@ prove_stores()
 {
     local status=0 store
 
-    for store in ${TEST_IDEMPOTENCY_STORE:-memory redis}; do
+    for store in ${TEST_IDEMPOTENCY_STORE:-memory file redis}; do
         say "prove, store $store"
         TEST_IDEMPOTENCY_STORE=$store run_prove "$@" || status=$?
     done

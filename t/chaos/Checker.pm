@@ -75,10 +75,13 @@ sub blame ($self, $rule, $key, $text, $at = undef) {
 
 # ---- what is known --------------------------------------------------------
 
-# Whose memory a record is in: that of one life of an nginx, or all share it.
+# Whose memory a record is in: that of one life of an nginx, or of all its lives
+# where it is in a file, or all share it.
 sub domain ($self, $route, $life) {
-    my $own = $self->{store} eq 'memory' || $self->{routes}{$route}{local};
-    return $own ? $life // '?' : 'all';
+    my $local = $self->{routes}{$route}{local};
+    return 'all' if $self->{store} eq 'redis' && !$local;
+    return $life // '?' if $self->{store} ne 'file' || $local;
+    return ($life // '?') =~ s/\..*//r;
 }
 
 sub collect_events ($self) {
@@ -470,7 +473,7 @@ my $TROUBLE = join '|', '\[(?:alert|emerg)\]', 'exited on signal',
 # What nginx has to say about processes that were killed is no news.
 sub check_logs ($self) {
     for my $line (grep {/$TROUBLE/} @{ $self->{logs} }) {
-        my ($pid) = $line =~ /worker process (\d+) exited on signal 9/
+        my ($pid) = $line =~ /(?:worker|new binary) process (\d+) exited on signal 9/
             ? $1 : $line =~ /shared memory zone "[^"]*" was locked by (\d+)/;
         next if defined $pid && $self->{killed}{$pid};
         $self->blame(7, '-', $line);

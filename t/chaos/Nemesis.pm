@@ -20,6 +20,7 @@ my $FILL_KEYS = 300;
 
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
+my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade upgrade clock);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_flush redis_forget redis_crawl);
 
@@ -38,7 +39,8 @@ sub new ($class, %opt) {
 # All kinds come before one comes again.
 sub plan ($seed, $seconds, $instances, $store) {
     srand(Workload::dice("$seed nemesis"));
-    my @kinds = (@ALWAYS, $store eq 'redis' ? @WITH_REDIS : ());
+    my @kinds = (@ALWAYS, $store eq 'redis' ? @WITH_REDIS : (),
+        $store eq 'file' ? @WITH_FILE : ());
     # The rarest trouble first: an owner that comes back needs a successor.
     my @deck = qw(worker_stop worker_stop);
     my @plan;
@@ -166,18 +168,41 @@ sub reload ($self, $instance, @) {
 sub nginx_quit ($self, $instance, $dice, @) {
     return 0 if !$instance->{up};
     $self->write_down('quits', instance => $instance->{number});
-    kill QUIT => $instance->{nginx}->master_pid;
+    kill QUIT => $instance->{nginx}->masters;
     $instance->{up} = 0;
     push @{ $self->{quitting} }, { nginx => $instance->{nginx}, t => now() };
     $self->after(0.2 + 0.5 * $dice, sub { $self->start_again($instance) });
     return 1;
 }
 
-# A worker that stands still holds on to its ports.
+# As if the machine had lost its power, but for what is on its disk; and its
+# clock is wrong afterwards.
+sub boot ($self, $instance, $dice, $other, @) {
+    my $site = $self->{world}->site;
+    $instance = $site->{instances}[$site->{faketime}] if defined $site->{faketime};
+    $self->nginx_kill($instance, $dice) or return 0;
+    my @jumps = (-86400 * 30, 3600, 86400 * 30, 86400 * 60);
+    $site->set_clock($instance, $jumps[$other * @jumps]) if $site->has_clock($instance);
+    return $site->feign_boot($instance);
+}
+
+# The new binary beside the old one for a while.
+sub upgrade ($self, $instance, $dice, @) {
+    return 0 if !$instance->{up};
+    my $nginx = $instance->{nginx};
+    $self->write_down('upgraded', instance => $instance->{number});
+    $self->{world}->site->upgrade($instance) or return 0;
+    $self->after($dice * 2, sub { $nginx->end_upgrade });
+    return 1;
+}
+
+# A worker that stands still holds on to its ports, and one that is left to
+# its file.
 sub start_again ($self, $instance) {
     return if $instance->{up};
     return $self->after(0.1, sub { $self->start_again($instance) })
-        if !Site::ports_free($instance);
+        if !Site::ports_free($instance)
+        || $self->{world}{store} eq 'file' && !$instance->{nginx}->reaped;
     $self->{world}->site->start($instance)
         or die "nginx $instance->{number} does not start again: " . $instance->{nginx}->error_log;
 }

@@ -2,10 +2,11 @@ package Site;
 
 # The nginx instances of a run, as machines of one site: each has its own
 # memory, dies and comes back on the same ports. From each start to its end is
-# a life; a memory store lasts as long.
+# a life; a memory store lasts as long, but for one in a file.
 
 use v5.36;
 
+use Daemon ();
 use FreePorts qw(free_ports);
 use LinkLog;
 use Nginx ();
@@ -43,7 +44,7 @@ sub instances ($self) { return @{ $self->{instances} } }
 # ---- for clients ----------------------------------------------------------
 
 sub instance_for ($self, $key) {
-    my $tied = $self->{store} eq 'memory' || $ROUTES{ $key->{route} }{local};
+    my $tied = $self->{store} ne 'redis' || $ROUTES{ $key->{route} }{local};
     return $tied ? instance_of($key, $self->{count}) : int rand $self->{count};
 }
 
@@ -52,9 +53,12 @@ sub port_of ($self, $instance, $proto, $via) {
     return $port->{ $via eq 'proxy' ? "link_$proto" : $proto };
 }
 
-# Whose memory remembers: that of one life of one nginx, or of all.
+# Whose memory remembers: that of one life of one nginx, of all its lives where
+# it is in a file, or of all.
 sub domain ($store, $route, $life) {
-    return $store eq 'memory' || $ROUTES{$route}{local} ? $life // '?' : 'all';
+    return 'all' if $store eq 'redis' && !$ROUTES{$route}{local};
+    return $life // '?' if $store ne 'file' || $ROUTES{$route}{local};
+    return ($life // '?') =~ s/\..*//r;
 }
 
 # ---- life -----------------------------------------------------------------
@@ -66,16 +70,38 @@ sub start_all ($self) {
 # Also again, on the same ports. False if it does not come up.
 sub start ($self, $instance) {
     $instance->{life}++;
-    my $nginx = Nginx->prepare(workers => $WORKERS, env => $self->clock_env($instance),
+    my $kind = $self->{store} eq 'file' ? 'Daemon' : 'Nginx';
+    my $nginx = $kind->prepare(workers => $WORKERS, env => $self->clock_env($instance),
         http => $self->http_conf($instance));
     $nginx->{ports} = { 1 => $instance->{port}{h1}, 2 => $instance->{port}{h2},
         3 => $instance->{port}{stub} };
     $instance->{nginx} = $nginx;
     push @{ $self->{old} }, $nginx;
     $instance->{up} = $nginx->launch;
-    push @{ $self->{clock_pids} }, $nginx->master_pid if $self->has_clock($instance);
+    $self->note_clock($instance);
     return $instance->{up};
 }
+
+sub upgrade ($self, $instance) {
+    my $done = $instance->{nginx}->upgrade;
+    $self->note_clock($instance);
+    return $done;
+}
+
+# While it is down: for its file it was another boot of the machine.
+sub feign_boot ($self, $instance) {
+    my ($boot) = Nginx::slurp('/proc/sys/kernel/random/boot_id') =~ /(\S+)/ or return 0;
+    my $path = $self->zone_file($instance);
+    my $at = index Nginx::slurp($path), $boot;
+    return 0 if $at < 0;
+    open my $file, '+<', $path or die "$path: $!\n";
+    seek $file, $at, 0;
+    print {$file} scalar reverse $boot;
+    close $file;
+    return 1;
+}
+
+sub zone_file ($self, $instance) { return "$self->{folder}/zones/$instance->{number}" }
 
 sub life_name ($instance) { return "$instance->{number}.$instance->{life}" }
 
@@ -89,8 +115,7 @@ sub workers_of ($instance) {
 
 # Every process of it, those that shut down included.
 sub processes_of ($instance) {
-    my $master = $instance->{nginx}->master_pid;
-    return ($master, Nginx::children_of($master));
+    return map { ($_, Nginx::children_of($_)) } $instance->{nginx}->masters;
 }
 
 sub kill_whole ($instance) {
@@ -109,6 +134,10 @@ sub access_logs ($self) {
 sub logs ($self) {
     return map { ($_->path('error.log'), $_->path('stderr'), glob $_->path('sanitizer*')) }
         @{ $self->{old} };
+}
+
+sub note_clock ($self, $instance) {
+    push @{ $self->{clock_pids} }, $instance->{nginx}->master_pid if $self->has_clock($instance);
 }
 
 # The library that sets the clock leaves these behind when nginx is killed.
@@ -153,8 +182,14 @@ sub http_conf ($self, $instance) {
     my %port = %{ $instance->{port} };
     my $life = life_name($instance);
     my $store = $self->{redis}
-        ? qq(idempotency_store default "redis://127.0.0.1:$port{link_redis}" timeout=250ms;)
-        : 'idempotency_store default memory:64m;';
+        ? qq("redis://127.0.0.1:$port{link_redis}" timeout=250ms) : 'memory:64m';
+    my $small = 'memory:128k';
+    if ($self->{store} eq 'file') {
+        my $file = $self->zone_file($instance);
+        $store .= " file=$file sync=" . (qw(off always 100ms))[$instance->{number} % 3];
+        # Of its life only, but it is to outlast an upgrade.
+        $small .= " file=$file-small-$life";
+    }
     my $locations = join '', map { location_conf($_) } sort keys %ROUTES;
     my $more = $self->{more_conf} // '';
 
@@ -165,8 +200,8 @@ sub http_conf ($self, $instance) {
         '\$idempotency_status \$idempotency_attempt \$idempotency_token '
         '\$request_uri \$http_idempotency_key \$request_time '
         '\$idempotency_store_time \$upstream_bytes_sent';
-    $store
-    idempotency_store small memory:128k;
+    idempotency_store default $store;
+    idempotency_store small $small;
     idempotency_scope none;
     idempotency_lease ${LEASE}s;
     $more

@@ -152,7 +152,7 @@ sub stop ($self) {
     if ($self->{site}) {
         for my $nginx (@{ $self->{site}{old} }) {
             # A stopped one could not hear anything else.
-            kill CONT => $nginx->master_pid, Nginx::children_of($nginx->master_pid)
+            kill CONT => map { ($_, Nginx::children_of($_)) } $nginx->masters
                 if $nginx->{child};
             $nginx->kill_all;
         }

@@ -3,7 +3,7 @@
 # Many clients, several nginx, and everything that can go wrong at once; then
 # the question whether the promises were kept.
 #
-#   chaos.pl [--seconds N] [--seed S] [--store memory|redis] [--keep]
+#   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis] [--keep]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
 #
 # The faults follow from the seed; what they meet does not, as processes are
@@ -31,8 +31,8 @@ my $SHOWN    = 3;                         # violations of a rule told in full
 
 my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25);
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i')
-    && !@ARGV && $opt{store} =~ /^(?:memory|redis)$/
-    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|redis] [--keep]\n";
+    && !@ARGV && $opt{store} =~ /^(?:memory|file|redis)$/
+    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis] [--keep]\n";
 $opt{seed} //= int rand 1_000_000_000;
 
 $| = 1;
