@@ -32,6 +32,8 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 . util/chaos.sh
 # shellcheck source=util/fuzz.sh
 . util/fuzz.sh
+# shellcheck source=util/zone.sh
+. util/zone.sh
 # shellcheck source=util/lint.sh
 . util/lint.sh
 
@@ -63,6 +65,8 @@ usage: ./build.sh command
   fuzz [seconds]           fuzz with every program of t/fuzz, each for 60
                            seconds or as many as said
   fuzz --runs N            the same with N inputs each
+  zone-dump FILE           print the records of a memory store's file, which may
+                           be in use: states, times and sizes, no responses
   format                   format the C++ sources
   lint                     check their format, and the shell scripts
   deps SET...              install the packages a command needs; SET is one of
@@ -217,6 +221,8 @@ main()
             "$command" "$@" ;;
         test)
             test_command "$@" ;;
+        zone-dump)
+            zone_dump "$@" ;;
         # For fuzz itself, which runs several at once.
         fuzz-one)
             fuzz_one "$@" ;;
