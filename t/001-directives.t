@@ -32,6 +32,17 @@ sub refuses ($http, $culprit, $message, $claim) {
         or diag($text);
 }
 
+# As refuses(), of a configuration that works, but surely not as it was meant.
+sub warns ($http, $culprit, $message, $claim) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    my ($ok, $text) = Nginx->conf_test($http);
+    my @warnings = map {s/^\d+#\d+: //r} $text =~ /\[warn\] (.*)$/mg;
+    my ($line) = map {s/ in \S+nginx\.conf:(\d+)$// ? $1 : ()} @warnings;
+    is_deeply([$ok, \@warnings, $line],
+        [1, [$message // ()], defined $culprit ? line_of($http, $culprit) : undef], $claim)
+        or diag($text);
+}
+
 sub line_of ($http, $text) {
     my $all = Nginx->prepare(http => $http)->conf;
     return 1 + (substr($all, 0, rindex $all, $text) =~ tr/\n//);
@@ -52,10 +63,10 @@ my $errors = 'the codes are key_missing, key_invalid, key_not_supported,'
     . ' response_not_kept, key_reused and store_unavailable';
 my $body_parts = '"idempotency_error_body" directive needs error codes or "any", a type and a'
     . ' body, write e.g. "any application/json \'{"error":"$idempotency_error"}\'"';
-my $header = 'in "idempotency_key" directive, write e.g. "header:Idempotency-Key"';
+my $header = 'of "idempotency_key" directive, write e.g. "header:Idempotency-Key"';
 my $source = 'in "idempotency_key" directive, write "header:NAME", "json:/POINTER" or a string'
     . ' with variables';
-my $json = 'in "idempotency_key" directive, write e.g. "json:/idempotency_key", without "*"';
+my $json = 'of "idempotency_key" directive, write e.g. "json:/idempotency_key"; "*" is not allowed';
 my $pointer = 'directive, write e.g. "/meta/sent_at" or "/items/*/id"';
 my $url = 'in "idempotency_docs" directive, write e.g.'
     . ' "https://example.com/docs/idempotency"';
@@ -70,22 +81,29 @@ my @bad = (
     ['idempotency_scope everybody;', qq("everybody" $constant)],
     ['idempotency_scope $remote_user x;', qq("x" $constant)],
     ['idempotency_scope $remote_user none;',
-        '"none" in "idempotency_scope" directive stands alone'],
+        '"none" cannot be combined with other values in "idempotency_scope" directive'],
     ['idempotency_scope none $remote_user;',
-        '"none" in "idempotency_scope" directive stands alone'],
+        '"none" cannot be combined with other values in "idempotency_scope" directive'],
     ['idempotency_scope $;', 'invalid variable name'],
+    (map { my $name = $_;
+        map { ["idempotency_$name $_->[0];", qq("\$$_->[1]" in "idempotency_$name" directive is different)
+            . ' in a retry, so no retry would be recognized: write a value that the client sends again'] }
+            ['$request_id', 'request_id'], ['$http_x$request_id', 'request_id'],
+            ['$http_x "a${connection}b"', 'connection'], ['$remote_addr:$remote_port', 'remote_port'],
+            ['$msec', 'msec'], ['$idempotency_token', 'idempotency_token'] }
+        qw(scope key)),
 
     (map { ["idempotency_key $_->[0];", qq(invalid source "$_->[1]" $source)] }
         ['Idempotency-Key', 'Idempotency-Key'], ['""', ''], ['JSON:/k', 'JSON:/k'], ['/k', '/k'],
         ['header:A k', 'k']),
-    (map { [qq(idempotency_key "$_";), qq(invalid JSON pointer in "$_" $json)] }
+    (map { [qq(idempotency_key "$_";), qq(invalid JSON pointer in source "$_" $json)] }
         'json:', 'json:k', 'json:k/l', 'json:/k~', 'json:/k~2', 'json:/~/k', 'json:/*', 'json:/k/*/l',
         'json: /k', 'json:#/k'),
-    ['idempotency_key header:A json:/k json:k;', qq(invalid JSON pointer in "json:k" $json)],
-    ['idempotency_key header:;', qq(invalid header name in "header:" $header)],
-    ['idempotency_key "header:a b";', qq(invalid header name in "header:a b" $header)],
+    ['idempotency_key header:A json:/k json:k;', qq(invalid JSON pointer in source "json:k" $json)],
+    ['idempotency_key header:;', qq(invalid header name in source "header:" $header)],
+    ['idempotency_key "header:a b";', qq(invalid header name in source "header:a b" $header)],
     ['idempotency_key header:X-Ok header:a:b;',
-        qq(invalid header name in "header:a:b" $header)],
+        qq(invalid header name in source "header:a:b" $header)],
 
     (map { ["idempotency_key_length $_;", qq(invalid value "$_" $length)] }
         qw(255 0-10 10-5 1-4097 a-b -5 5- - 1-2-3 1-99999999999999999999)),
@@ -136,15 +154,19 @@ my @bad = (
     (map { ["idempotency_ttl $_;", qq(invalid time "$_" $ttl_time)] }
         qw(2xx banana -1s 99999999999999999999s)),
     ['idempotency_ttl 24h 2xx;', qq(invalid time "2xx" $ttl_time)],
+    (map { my ($last) = /(\d+)$/;
+        ["idempotency_ttl $_;", qq("$last" in "idempotency_ttl" directive can be a status or a)
+            . qq( number of seconds: write e.g. "$last 24h" or "${last}s")] }
+        '200 201', '500', '4xx 100', 'any 599'),
     ['idempotency_ttl forever 4xx 1m;', qq(invalid status "forever" $ttl_code)],
     (map { ["idempotency_ttl $_ 1h;", qq(invalid status "$_" $ttl_code)] }
         qw(6xx 1xx 2XX 199 600 100 99 all 20 2000)),
     ["idempotency_ttl 2xx 1h;\nidempotency_ttl 2xx 2h;",
-        '"2xx" has its time in another "idempotency_ttl" directive already'],
+        'duplicate status "2xx" in "idempotency_ttl" directives'],
     ["idempotency_ttl 1h;\nidempotency_ttl 3xx 2h;",
-        '"3xx" has its time in another "idempotency_ttl" directive already'],
+        'duplicate status "3xx" in "idempotency_ttl" directives'],
     ["idempotency_ttl 409 1h;\nidempotency_ttl 4xx 2h;\nidempotency_ttl 409 0;",
-        '"409" has its time in another "idempotency_ttl" directive already'],
+        'duplicate status "409" in "idempotency_ttl" directives'],
 
     (map { ["idempotency_unknown_status $_;", qq(invalid status "$_" $unknown)] }
         qw(199 600 5xx none)),
@@ -176,9 +198,16 @@ my @bad = (
         'the closing bracket in "status" variable is missing'],
 
     ['idempotency_docs "";', qq(invalid URL "" $url)],
+    (map { ["idempotency_docs $_;", qq(invalid URL "$_" $url)] }
+        qw(docs /docs example.com/docs ftp://a/b https:// http:/a https:///a)),
     ['idempotency_docs "https://a/b c";', qq(invalid URL "https://a/b c" $url)],
     ['idempotency_docs "https://a/<b>";', qq(invalid URL "https://a/<b>" $url)],
     [q(idempotency_docs 'https://a/"b"';), qq(invalid URL "https://a/"b"" $url)],
+
+    (map { ["idempotency_$_->[0]_header X-A X-B;\nidempotency_$_->[1]_header X-C x-b;",
+            'header "x-b" is in "idempotency_hide_header" and in "idempotency_pass_header":'
+            . ' remove it from one of them'] }
+        ['hide', 'pass'], ['pass', 'hide']),
 
     ['idempotency_bypass $;', 'invalid variable name'],
     ['idempotency_bypass $http_a $;', 'invalid variable name'],
@@ -240,7 +269,7 @@ refuses(in_location('idempotency on off;'), 'idempotency on off',
 
 # ---- stores ---------------------------------------------------------------
 
-my $store_name = 'it is made of letters, digits, "_", "-" and "." and is neither "on" nor "off"';
+my $store_name = 'use letters, digits, "_", "-" and ".", but not "on" or "off"';
 my $memory = 'write e.g. "memory:64m", at least "memory:32k"';
 
 for my $case (
@@ -257,12 +286,76 @@ for my $case (
         'idempotency store "a" is already defined'],
     ["idempotency_store default memory:1m;\nidempotency_store default memory:2m;",
         'idempotency store "default" is already defined'],
+    (map { ["idempotency_store a redis://127.0.0.1 $_->[0];", 'idempotency store "a":'
+            . qq( "$_->[1]" must be a time with a unit, e.g. "$_->[2]")] }
+        ['timeout=250', 'timeout', '250ms'], ['timeout=1s5', 'timeout', '250ms'],
+        ['connect_timeout=1', 'connect_timeout', '1s'], ['timeout=0ms', 'timeout', '250ms']),
     ['idempotency_store a;', 'invalid number of arguments in "idempotency_store" directive'],
 ) {
     my ($lines, $message) = @$case;
     my ($culprit) = $lines =~ /([^\n]*)\z/;
     refuses($lines, $culprit, $message, $lines =~ tr/\n/ /r);
 }
+
+# ---- warnings -------------------------------------------------------------
+
+# What is on here, and whether anything answers.
+my $on = 'idempotency on; idempotency_scope none;';
+my $idle = '"idempotency" has no effect in location "%s": nothing there sends the request to an'
+    . ' application; write it in the location that has "proxy_pass", "fastcgi_pass" or another'
+    . ' content handler, e.g. the one that "try_files" leads to';
+
+for my $body ('', 'try_files $uri /index.php;', 'try_files $uri @app;', 'return 204;',
+    'root /tmp;', 'rewrite ^ /app last;', 'if ($args) { return 403; }',
+    'location /in/ { return 204; }') {
+    warns(in_location("$on\n$body"), $on, sprintf($idle, '/'),
+        "on where nothing answers: " . ($body || 'nothing at all'));
+}
+
+warns("server { location ~ ^/a\n{ $on\nreturn 204; }\nlocation /b { $PASS } }", $on,
+    sprintf($idle, '^/a'), 'on in a regex location that only returns');
+warns("server { location \@named\n{ $on\nreturn 204; } }", $on, sprintf($idle, '@named'),
+    'on in a named location that only returns');
+
+for my $body ($PASS, "location /in/ { $PASS }", "location /in/ { location /in/2 { $PASS } }",
+    "if (\$args) { $PASS }", "location /in/ { idempotency off; return 204; }\n$PASS") {
+    warns(in_location("$on\n$body"), undef, undef, 'no warning: ' . $body);
+}
+warns("server { $on location / { return 204; } }", undef, undef,
+    'no warning where a location only inherits it');
+warns(in_location('idempotency off;'), undef, undef, 'nor where it is off');
+
+for my $mode (qw(raw off)) {
+    for my $what (qw(include exclude)) {
+        my $line = "idempotency_fingerprint_$what /a;";
+        my $message = qq("idempotency_fingerprint_$what" has no effect with)
+            . qq( "idempotency_fingerprint $mode": use "auto", or remove it);
+        warns(in_location("$on\nidempotency_fingerprint $mode;\n$line\n$PASS"), $line, $message,
+            "$what with $mode");
+        warns("idempotency_fingerprint $mode;\n" . in_location("$on\n$line\n$PASS"), $line,
+            $message, "$what with $mode from above");
+        warns("idempotency_fingerprint $mode;\n$line\n" . in_location("$on\n$PASS"), $line,
+            $message, "$what with $mode, both in http");
+        warns("$line\n" . in_location("$on\nidempotency_fingerprint $mode;\n$PASS"), undef, undef,
+            "no warning: $what from above where a location is $mode");
+    }
+}
+
+warns(in_location("$on\nidempotency_methods POTS POST;\n$PASS"), 'idempotency_methods POTS',
+    '"POTS" in "idempotency_methods" directive is not a registered method of HTTP: check how it is'
+    . ' spelled', 'an unknown method');
+
+my $large = '"idempotency_max_response" of location "%s" is %d bytes, but idempotency store "s" has'
+    . ' only %d bytes in all: make the first smaller or the second larger';
+warns("idempotency_store s memory:1m;\n"
+    . in_location("idempotency s; idempotency_scope none; idempotency_max_response 2m; $PASS"),
+    undef, sprintf($large, '/', 2 << 20, 1 << 20), 'a response larger than the store');
+warns("idempotency_store s memory:512k;\nserver { idempotency s; idempotency_scope none;"
+    . " location /a { $PASS } location /b { $PASS } }",
+    undef, sprintf($large, '/a', 1 << 20, 512 << 10), 'a small store, told once');
+warns("idempotency_store s memory:1m;\n"
+    . in_location("idempotency s; idempotency_scope none; idempotency_max_response 1m; $PASS"),
+    undef, undef, 'no warning: a response as large as the store');
 
 # ---- good values ----------------------------------------------------------
 

@@ -125,4 +125,4 @@ Idempotency-Key: "order-1"
     }
 --- must_die
 --- emerg
-"idempotency_scope" is missing for location "/", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys
+"idempotency_scope" is missing for location "/", where "idempotency" is switched on in nginx.conf:HERE: add a value that identifies the caller and stays the same in a retry, e.g. "idempotency_scope $remote_user;" or "idempotency_scope $http_x_api_key;", or write "idempotency_scope none;" if all callers share their keys

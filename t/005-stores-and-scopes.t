@@ -22,7 +22,7 @@ __DATA__
     }
 --- must_die
 --- emerg
-unknown store "memcached:" in "idempotency_store" directive, write e.g. "memory:64m", "redis://127.0.0.1:6379", "rediss://host" or "redis+unix:/run/redis.sock" in nginx.conf:HERE
+unknown store type "memcached:" in "idempotency_store" directive, write e.g. "memory:64m", "redis://127.0.0.1:6379", "rediss://host" or "redis+unix:/run/redis.sock" in nginx.conf:HERE
 
 
 
@@ -227,7 +227,7 @@ POST /own/nested/x | Idempotency-Key: nested             => 201 replay of 6
     }
 --- must_die
 --- emerg
-"idempotency_scope" is missing for location "/", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys
+"idempotency_scope" is missing for location "/", where "idempotency" is switched on in nginx.conf:HERE: add a value that identifies the caller and stays the same in a retry, e.g. "idempotency_scope $remote_user;" or "idempotency_scope $http_x_api_key;", or write "idempotency_scope none;" if all callers share their keys
 
 
 
@@ -240,7 +240,7 @@ POST /own/nested/x | Idempotency-Key: nested             => 201 replay of 6
     }
 --- must_die
 --- emerg
-"idempotency_scope" is missing for location "/", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys
+"idempotency_scope" is missing for location "/", where "idempotency" is switched on in nginx.conf:HERE: add a value that identifies the caller and stays the same in a retry, e.g. "idempotency_scope $remote_user;" or "idempotency_scope $http_x_api_key;", or write "idempotency_scope none;" if all callers share their keys
 
 
 
@@ -252,7 +252,7 @@ POST /own/nested/x | Idempotency-Key: nested             => 201 replay of 6
     }
 --- must_die
 --- emerg
-"idempotency_scope" is missing for location "/a/b", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys
+"idempotency_scope" is missing for location "/a/b", where "idempotency" is switched on in nginx.conf:HERE: add a value that identifies the caller and stays the same in a retry, e.g. "idempotency_scope $remote_user;" or "idempotency_scope $http_x_api_key;", or write "idempotency_scope none;" if all callers share their keys
 
 
 
@@ -262,7 +262,7 @@ POST /own/nested/x | Idempotency-Key: nested             => 201 replay of 6
     location @app { proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
 --- must_die
 --- emerg
-"idempotency_scope" is missing for location "@app", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys
+"idempotency_scope" is missing for location "@app", where "idempotency" is switched on in nginx.conf:HERE: add a value that identifies the caller and stays the same in a retry, e.g. "idempotency_scope $remote_user;" or "idempotency_scope $http_x_api_key;", or write "idempotency_scope none;" if all callers share their keys
 
 
 
@@ -272,7 +272,7 @@ POST /own/nested/x | Idempotency-Key: nested             => 201 replay of 6
     location ~ \.php$ { fastcgi_pass 127.0.0.1:1; }
 --- must_die
 --- emerg
-"idempotency_scope" is missing for location "\.php$", where idempotency is on by nginx.conf:HERE: name what identifies the caller, e.g. "idempotency_scope $http_authorization;", or write "idempotency_scope none;" if all clients may share their keys
+"idempotency_scope" is missing for location "\.php$", where "idempotency" is switched on in nginx.conf:HERE: add a value that identifies the caller and stays the same in a retry, e.g. "idempotency_scope $remote_user;" or "idempotency_scope $http_x_api_key;", or write "idempotency_scope none;" if all callers share their keys
 
 
 

@@ -370,7 +370,7 @@ sub refused ($store, $pattern, $name = $store) {
 }
 
 subtest 'what is not the address of a Redis is refused' => sub {
-    my $said = qr/(?:store "default": |unknown store )/;
+    my $said = qr/(?:store "default": |unknown store type )/;
     refused($_, $said) for 'redis://', 'redis:///1', 'redis://127.0.0.1:0', 'redis://127.0.0.1:99999',
         'redis://127.0.0.1:port', 'redis://127.0.0.1/first', 'redis://127.0.0.1/-1',
         'redis://user@127.0.0.1', 'redis://user:@127.0.0.1', 'redis+unix:', 'redis+unix:redis.sock',

@@ -1,3 +1,4 @@
+#include "module/config_checks.h"
 #include "module/directives.h"
 
 namespace idempotency {
@@ -61,19 +62,13 @@ ngx_array_t *
 hidden_headers(ngx_conf_t *cf, const location_conf *conf)
 {
     ngx_array_t *hidden = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
-    auto passed = elements<ngx_str_t>(conf->pass_headers);
 
     if (hidden == nullptr) {
         return nullptr;
     }
 
     auto add = [&](const ngx_str_t &name) {
-        bool pass = std::any_of(passed.begin(), passed.end(),
-                                [&](const ngx_str_t &p) {
-                                    return same_name(view(p), view(name));
-                                });
-
-        return pass || append(hidden, name);
+        return has_name(conf->pass_headers, name) || append(hidden, name);
     };
 
     auto hide = elements<ngx_str_t>(conf->hide_headers);
@@ -129,65 +124,6 @@ find_location_around(ngx_conf_t *cf, const location_conf *prev,
     }
 
     return conf->condition.len == 0 || conf->condition.data != nullptr;
-}
-
-
-/*
- * Only a location that will answer needs a scope: one that merely inherits
- * "idempotency on" and returns or redirects does not.
- */
-char *
-check_scope(ngx_conf_t *cf, const location_conf *conf)
-{
-    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
-        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
-
-    if (conf->store == nullptr || conf->scope != nullptr
-        || core->handler == nullptr)
-    {
-        return NGX_CONF_OK;
-    }
-
-    ngx_conf_log_error(
-        NGX_LOG_EMERG, cf, 0,
-        "\"idempotency_scope\" is missing for location \"%V\", where "
-        "idempotency is on by %V:%ui: name what identifies the caller, e.g. "
-        "\"idempotency_scope $http_authorization;\", or write "
-        "\"idempotency_scope none;\" if all clients may share their keys",
-        &core->name, &conf->file, conf->line);
-
-    return failed;
-}
-
-
-/*
- * A renewal that waits longer than this for the store could come too late, and
- * so could a claim's answer.
- */
-char *
-check_lease(ngx_conf_t *cf, const location_conf *conf)
-{
-    auto *core = static_cast<ngx_http_core_loc_conf_t *>(
-        ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
-
-    if (conf->store == nullptr || core->handler == nullptr) {
-        return NGX_CONF_OK;
-    }
-
-    auto timeout = static_cast<ngx_msec_t>(conf->store->backend->timeout());
-
-    if (timeout <= conf->lease / 3) {
-        return NGX_CONF_OK;
-    }
-
-    ngx_conf_log_error(
-        NGX_LOG_EMERG, cf, 0,
-        "the \"timeout\" of idempotency store \"%V\" is %Mms, but "
-        "\"idempotency_lease\" for location \"%V\" is %Mms: a timeout must "
-        "not be longer than a third of the lease",
-        &conf->store->name, timeout, &core->name, conf->lease);
-
-    return failed;
 }
 
 
@@ -375,6 +311,11 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
     auto *prev = static_cast<location_conf *>(parent);
     auto *conf = static_cast<location_conf *>(child);
 
+    bool on_here = conf->store != NGX_CONF_UNSET_PTR;
+
+    /* http{} is merged into others, but nothing into it. */
+    warn_of_idle_pointers(cf, *prev);
+
     if (!find_location_around(cf, prev, conf)) {
         return failed;
     }
@@ -427,11 +368,9 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
         return failed;
     }
 
-    if (check_lease(cf, conf) != NGX_CONF_OK) {
-        return failed;
-    }
+    warn_of_idle_pointers(cf, *conf);
 
-    return check_scope(cf, conf);
+    return check_location(cf, *conf, on_here);
 }
 
 }

@@ -9,6 +9,13 @@
 
 namespace idempotency {
 
+/* A line of the configuration; number 0: none. */
+struct conf_line {
+    ngx_str_t file;
+    ngx_uint_t number;
+};
+
+
 /*
  * A store as the configuration names it.  It may be named before it is
  * defined; then it remembers where, for the error message.
@@ -19,6 +26,7 @@ struct named_store {
     ngx_str_t file;
     ngx_uint_t line;
     ngx_str_t zone_file; /* of a memory store, if it has one */
+    bool warned_of_size;
 };
 
 
@@ -91,8 +99,10 @@ struct location_conf {
     ngx_array_t *bypass; /* ngx_http_complex_value_t */
     ngx_flag_t dry_run;
     ngx_uint_t fingerprint;
-    ngx_array_t *include; /* json_pointer */
-    ngx_array_t *exclude; /* json_pointer */
+    ngx_array_t *include;   /* json_pointer */
+    ngx_array_t *exclude;   /* json_pointer */
+    conf_line include_line; /* at this level */
+    conf_line exclude_line;
     ngx_flag_t jsonrpc;
 
     ngx_array_t *ttl;            /* ttl_rule */

@@ -180,6 +180,9 @@ set_replay_header(ngx_conf_t *cf, ngx_command_t *, void *data)
 }
 
 
+char *check_header_lists(ngx_conf_t *cf, const location_conf *conf);
+
+
 char *
 set_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -201,6 +204,34 @@ set_header_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         if (!append(names, name)) {
+            return failed;
+        }
+    }
+
+    return check_header_lists(cf, static_cast<location_conf *>(conf));
+}
+
+
+/* On one level the two lists contradict each other; a lower one may. */
+char *
+check_header_lists(ngx_conf_t *cf, const location_conf *conf)
+{
+    if (conf->hide_headers == NGX_CONF_UNSET_PTR
+        || conf->pass_headers == NGX_CONF_UNSET_PTR)
+    {
+        return NGX_CONF_OK;
+    }
+
+    for (const ngx_str_t &name : arguments(cf)) {
+
+        if (has_name(conf->hide_headers, name)
+            && has_name(conf->pass_headers, name)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "header \"%V\" is in "
+                               "\"idempotency_hide_header\" and in "
+                               "\"idempotency_pass_header\": remove it from "
+                               "one of them",
+                               &name);
             return failed;
         }
     }

@@ -41,11 +41,29 @@ open_list(ngx_conf_t *cf, ngx_array_t *&list)
 }
 
 
+inline conf_line
+line_of(ngx_conf_t *cf)
+{
+    return {cf->conf_file->file.name, cf->conf_file->line};
+}
+
+
 /* Of the name of a variable. */
 inline bool
 is_variable_name(char c)
 {
     return is_alphanumeric(c) || c == '_';
+}
+
+
+inline bool
+has_name(const ngx_array_t *names, const ngx_str_t &name)
+{
+    auto all = elements<ngx_str_t>(names);
+
+    return std::any_of(all.begin(), all.end(), [&](const ngx_str_t &n) {
+        return same_name(view(n), view(name));
+    });
 }
 
 

@@ -7,6 +7,96 @@ namespace {
 constexpr std::size_t longest_key = 4096;
 constexpr std::string_view json_prefix = "json:";
 
+/* What a retry cannot have in common with its first request. */
+constexpr std::string_view passing_variables[] = {
+    "bytes_sent",          "connection",         "connection_requests",
+    "connection_time",     "idempotency_token",  "msec",
+    "proxy_protocol_port", "realip_remote_port", "remote_port",
+    "request_id",          "request_time",       "time_iso8601",
+    "time_local",
+};
+
+/* The registry of HTTP methods at IANA. */
+constexpr std::string_view registered_methods[] = {
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PROPFIND",
+    "PROPPATCH",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+};
+
+
+/* False, and told why, if the text has a variable that no retry repeats. */
+bool
+stays_the_same(ngx_conf_t *cf, const ngx_str_t &text)
+{
+    std::string_view rest = view(text);
+
+    for (std::size_t at = rest.find('$'); at != std::string_view::npos;
+         at = rest.find('$'))
+    {
+        rest.remove_prefix(at + 1);
+
+        if (rest.starts_with('{')) {
+            rest.remove_prefix(1);
+        }
+
+        auto end = std::find_if_not(rest.begin(), rest.end(),
+                                    is_variable_name);
+        ngx_str_t name = str(
+            rest.substr(0, static_cast<std::size_t>(end - rest.begin())));
+
+        if (std::ranges::find(passing_variables, view(name))
+            == std::end(passing_variables))
+        {
+            continue;
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"$%V\" in \"%V\" directive is different in a "
+                           "retry, so no retry would be recognized: write a "
+                           "value that the client sends again",
+                           &name, &elements<ngx_str_t>(cf->args)[0]);
+        return false;
+    }
+
+    return true;
+}
+
 
 /* The text stays where it is: nginx keeps it as long as the pointer. */
 bool
@@ -40,9 +130,9 @@ parse_pointer_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
     }
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid JSON pointer in \"%V\" in \"idempotency_key\" "
-                       "directive, write e.g. \"json:/idempotency_key\", "
-                       "without \"*\"",
+                       "invalid JSON pointer in source \"%V\" of "
+                       "\"idempotency_key\" directive, write e.g. "
+                       "\"json:/idempotency_key\"; \"*\" is not allowed",
                        &text);
     return failed;
 }
@@ -68,14 +158,16 @@ parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
             return failed;
         }
 
-        return compile(cf, text, source.value) ? NGX_CONF_OK : failed;
+        return stays_the_same(cf, text) && compile(cf, text, source.value)
+                   ? NGX_CONF_OK
+                   : failed;
     }
 
     std::string_view name = view(text).substr(header.size());
 
     if (!is_header_name(name)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid header name in \"%V\" in "
+                           "invalid header name in source \"%V\" of "
                            "\"idempotency_key\" directive, write e.g. "
                            "\"header:Idempotency-Key\"",
                            &text);
@@ -151,8 +243,8 @@ set_scope(ngx_conf_t *cf, ngx_command_t *, void *data)
 
         if (view(text) == "none") {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"none\" in \"idempotency_scope\" directive "
-                               "stands alone");
+                               "\"none\" cannot be combined with other values "
+                               "in \"idempotency_scope\" directive");
             return failed;
         }
 
@@ -165,7 +257,9 @@ set_scope(ngx_conf_t *cf, ngx_command_t *, void *data)
             return failed;
         }
 
-        if (!compile(cf, text, value) || !append(conf->scope, value)) {
+        if (!stays_the_same(cf, text) || !compile(cf, text, value)
+            || !append(conf->scope, value))
+        {
             return failed;
         }
     }
@@ -341,6 +435,16 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
             return failed;
         }
 
+        if (std::ranges::find(registered_methods, view(name))
+            == std::end(registered_methods))
+        {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" in \"idempotency_methods\" directive "
+                               "is not a registered method of HTTP: check how "
+                               "it is spelled",
+                               &name);
+        }
+
         if (!append(conf->methods, name)) {
             return failed;
         }
@@ -351,14 +455,18 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
 
 
 char *
-set_pointers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+set_pointers(ngx_conf_t *cf, ngx_command_t *cmd, void *data)
 {
-    ngx_array_t *list = open_list<json_pointer>(
-        cf, field_of<ngx_array_t *>(conf, cmd));
+    auto *conf = static_cast<location_conf *>(data);
+    bool include = cmd->offset == offsetof(location_conf, include);
+    ngx_array_t *list = open_list<json_pointer>(cf, include ? conf->include
+                                                            : conf->exclude);
 
     if (list == nullptr) {
         return failed;
     }
+
+    (include ? conf->include_line : conf->exclude_line) = line_of(cf);
 
     for (ngx_str_t &text : arguments(cf)) {
         json_pointer pointer;

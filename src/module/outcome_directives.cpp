@@ -4,6 +4,7 @@ namespace idempotency {
 
 namespace {
 
+bool is_status(std::string_view text);
 ttl_rule parse_codes(const ngx_str_t &text);
 char *add_ttl_rule(ngx_conf_t *cf, ngx_array_t *rules, const ngx_str_t &text,
                    std::uint64_t ttl);
@@ -18,6 +19,15 @@ set_ttl(ngx_conf_t *cf, ngx_command_t *, void *data)
     auto values = arguments(cf);
     ngx_str_t &time = values.back();
     std::uint64_t ttl = forever;
+
+    if (is_status(view(time))) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" in \"idempotency_ttl\" directive can be a "
+                           "status or a number of seconds: write e.g. \"%V "
+                           "24h\" or \"%Vs\"",
+                           &time, &time, &time);
+        return failed;
+    }
 
     if (view(time) != "forever") {
         ngx_int_t parsed = ngx_parse_time(&time, 0);
@@ -92,6 +102,14 @@ set_unknown_status(ngx_conf_t *cf, ngx_command_t *, void *data)
 
 namespace {
 
+bool
+is_status(std::string_view text)
+{
+    return text.size() == 3 && text[0] >= '1' && text[0] <= '5'
+           && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+
 char *
 add_ttl_rule(ngx_conf_t *cf, ngx_array_t *rules, const ngx_str_t &text,
              std::uint64_t ttl)
@@ -109,10 +127,10 @@ add_ttl_rule(ngx_conf_t *cf, ngx_array_t *rules, const ngx_str_t &text,
 
     for (const ttl_rule &other : elements<ttl_rule>(rules)) {
         if (other.first == rule.first && other.last == rule.last) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"%V\" has its time in another "
-                               "\"idempotency_ttl\" directive already",
-                               &text);
+            ngx_conf_log_error(
+                NGX_LOG_EMERG, cf, 0,
+                "duplicate status \"%V\" in \"idempotency_ttl\" directives",
+                &text);
             return failed;
         }
     }

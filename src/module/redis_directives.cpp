@@ -65,6 +65,7 @@ bool read_password(ngx_conf_t *cf, const redis_settings &settings,
 bool set_tls_name(ngx_conf_t *cf, tls_name &certificate,
                   const ngx_str_t &given);
 bool wrong(ngx_conf_t *cf, const redis_settings &settings, const char *what);
+bool read_time_or_0(ngx_str_t &text, ngx_msec_t &out);
 
 }
 
@@ -173,12 +174,14 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
                                      words.connections.len);
 
     if (!read_time(words.timeout, link.timeout)) {
-        return wrong(cf, settings, "\"timeout\" must be a time like 250ms");
+        return wrong(cf, settings,
+                     "\"timeout\" must be a time with a unit, e.g. \"250ms\"");
     }
 
     if (!read_time(words.connect_timeout, link.connect_timeout)) {
-        return wrong(cf, settings,
-                     "\"connect_timeout\" must be a time like 1s");
+        return wrong(
+            cf, settings,
+            "\"connect_timeout\" must be a time with a unit, e.g. \"1s\"");
     }
 
     if (connections < 1 || connections > most_connections) {
@@ -210,14 +213,22 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
 }
 
 
+/* A number by itself would be seconds to nginx, and means ms to Redis. */
 bool
 read_time(ngx_str_t &text, ngx_msec_t &out)
+{
+    return read_time_or_0(text, out) && out != 0;
+}
+
+
+bool
+read_time_or_0(ngx_str_t &text, ngx_msec_t &out)
 {
     ngx_int_t time = ngx_parse_time(&text, 0);
 
     out = static_cast<ngx_msec_t>(time);
 
-    return time != NGX_ERROR && time != 0;
+    return time != NGX_ERROR && (time == 0 || !is_digit(view(text).back()));
 }
 
 

@@ -63,7 +63,7 @@ open_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
     ngx_str_t scheme = str(view(url).substr(0, view(url).find(':')));
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "unknown store \"%V:\" in \"idempotency_store\" "
+                       "unknown store type \"%V:\" in \"idempotency_store\" "
                        "directive, write e.g. \"memory:64m\", "
                        "\"redis://127.0.0.1:6379\", \"rediss://host\" or "
                        "\"redis+unix:/run/redis.sock\"",
@@ -81,11 +81,11 @@ set_store(ngx_conf_t *cf, ngx_command_t *, void *)
     ngx_str_t &name = values[0];
 
     if (!is_store_name(view(name))) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid idempotency store name \"%V\", it is made "
-                           "of letters, digits, \"_\", \"-\" and \".\" and is "
-                           "neither \"on\" nor \"off\"",
-                           &name);
+        ngx_conf_log_error(
+            NGX_LOG_EMERG, cf, 0,
+            "invalid idempotency store name \"%V\", use letters, "
+            "digits, \"_\", \"-\" and \".\", but not \"on\" or \"off\"",
+            &name);
         return failed;
     }
 

@@ -36,6 +36,7 @@ public:
     void forget(claim_waiter &waiter) override { sync_.forget(waiter); }
     void forget(settle_waiter &waiter) override { sync_.forget(waiter); }
 
+    std::size_t capacity() const override { return settings_.size; }
     void start() override;
     void stop() override;
 

@@ -134,6 +134,9 @@ public:
     /* The longest time that a request waits for an answer; 0: none. */
     virtual std::uint64_t timeout() const { return 0; }
 
+    /* The bytes there are for all records; 0: it is not known here. */
+    virtual std::size_t capacity() const { return 0; }
+
     /* In each worker, when it begins and when it ends. */
     virtual void start() = 0;
     virtual void stop() = 0;
