@@ -32,6 +32,8 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 . util/chaos.sh
 # shellcheck source=util/fuzz.sh
 . util/fuzz.sh
+# shellcheck source=util/model.sh
+. util/model.sh
 # shellcheck source=util/zone.sh
 . util/zone.sh
 # shellcheck source=util/lint.sh
@@ -65,6 +67,8 @@ usage: ./build.sh command
   fuzz [seconds]           fuzz with every program of t/fuzz, each for 60
                            seconds or as many as said
   fuzz --runs N            the same with N inputs each
+  model                    check the model of a failover in docs/model
+  model NAME               tell the story of one of its cases
   zone-dump FILE           print the records of a memory store's file, which may
                            be in use: states, times and sizes, no responses
   format                   format the C++ sources
@@ -217,7 +221,8 @@ main()
             locked build ;;
         install)
             install_command ;;
-        run | chaos | soak | fuzz | format | lint | clean | deps)
+        run | chaos | soak | fuzz | model | \
+        format | lint | clean | deps)
             "$command" "$@" ;;
         test)
             test_command "$@" ;;
@@ -226,6 +231,10 @@ main()
         # For fuzz itself, which runs several at once.
         fuzz-one)
             fuzz_one "$@" ;;
+        # Likewise; the case is one word.
+        model-one)
+            # shellcheck disable=SC2086
+            model_case $1 ;;
         help | -h | --help)
             usage ;;
         *)

@@ -20,6 +20,7 @@ declare -A PACKAGES=(
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
     [valgrind]="valgrind"
     [chaos]="faketime libredis-perl patch perl procps redis-tools"
+    [model]="gcc libc6-dev spin"
     [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"
     # One clang-format for all: each formats a little differently.
     [lint]="clang-format-14 shellcheck"
