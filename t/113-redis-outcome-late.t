@@ -318,7 +318,7 @@ subtest 'Redis forgets the claim: the outcome is stored all the same, and the lo
     is_back($ng);
     $gate->open;
     my $first = said(answered($conn, qr/^201 #\d+$/));
-    ok(lines_in($ng, qr/\[warn\].*idempotency: record .* was lost/), 'warned');
+    ok(lines_in($ng, qr/\[warn\].*idempotency: Redis at .* had lost 1 records/), 'warned');
     is(said(post($ng->port, 'forgotten')), "$first replayed", 'a retry gets it');
     is(ledger_count(key => 'forgotten'), 1, 'executed once');
     finish($ng);

@@ -7,6 +7,8 @@ namespace idempotency {
 namespace {
 
 constexpr ngx_int_t most_connections = 64;
+constexpr ngx_msec_t longest_delay = 2000;
+constexpr ngx_msec_t shortest_delay = 100;
 
 
 struct parameter {
@@ -20,6 +22,8 @@ constexpr parameter known_parameters[] = {
     {"timeout", &redis_words::timeout},
     {"connect_timeout", &redis_words::connect_timeout},
     {"connections", &redis_words::connections},
+    {"reassert", &redis_words::reassert},
+    {"failover_grace", &redis_words::failover_grace},
     {"user", &redis_words::user},
     {"password_file", &redis_words::password_file},
     {"tls_ca", &redis_words::tls_ca},
@@ -33,6 +37,8 @@ constexpr parameter known_parameters[] = {
 bool read_parameter(ngx_conf_t *cf, const redis_settings &settings,
                     const ngx_str_t &text, redis_words &words, unsigned &seen);
 bool read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words);
+bool read_put_back(ngx_conf_t *cf, redis_settings &settings,
+                   redis_words &words);
 bool read_time(ngx_str_t &text, ngx_msec_t &out);
 bool read_time_or_0(ngx_str_t &text, ngx_msec_t &out);
 
@@ -72,6 +78,7 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
     }
 
     if (!read_values(cf, settings, words)
+        || !read_put_back(cf, settings, words)
         || !read_credentials(cf, settings, words)
         || !find_servers(cf, settings, words)
         || (words.url.tls && !set_up_tls(cf, settings, words)))
@@ -92,10 +99,10 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
 {
     std::size_t equals = ngx_min(view(text).find('='), text.len);
     std::string_view name = view(text).substr(0, equals);
-    const char *mistake = "is unknown, use prefix, timeout, "
-                          "connect_timeout, connections, user, "
-                          "password_file, tls_ca, tls_cert, tls_key, "
-                          "tls_name or tls_verify";
+    const char *mistake =
+        "is unknown, use prefix, timeout, connect_timeout, connections, "
+        "reassert, failover_grace, user, "
+        "password_file, tls_ca, tls_cert, tls_key, tls_name or tls_verify";
 
     if (name == "password") {
         mistake = "would be visible in the configuration, use "
@@ -177,6 +184,39 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     settings.connections = static_cast<ngx_uint_t>(connections);
     link.tls_verify = view(words.tls_verify) == "on";
     link.db = str(words.url.db);
+
+    return true;
+}
+
+
+/*
+ * Others begin to claim when the grace is over: until then this worker has to
+ * be connected again, so it may not wait long between two attempts.
+ */
+bool
+read_put_back(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+{
+    ngx_msec_t &grace = settings.failover_grace;
+
+    if (!read_time_or_0(words.reassert, settings.reassert)) {
+        return wrong(
+            cf, settings,
+            "\"reassert\" must be 0, or a time with a unit, e.g. \"30s\"");
+    }
+
+    if (!read_time_or_0(words.failover_grace, grace)) {
+        return wrong(cf, settings,
+                     "\"failover_grace\" must be 0, or a time with a unit, "
+                     "e.g. \"1s\"");
+    }
+
+    settings.link.puts_back = settings.reassert != 0;
+    settings.link.longest_delay = longest_delay;
+
+    if (settings.link.puts_back && grace != 0) {
+        settings.link.longest_delay = ngx_max(
+            shortest_delay, ngx_min(grace / 3, longest_delay));
+    }
 
     return true;
 }

@@ -13,6 +13,7 @@ constexpr unsigned most_vanishings = 3;
 
 bool is_too_late(const operation &op);
 claim_answer claimed_with(std::int64_t attempt);
+claim_answer answer_without_record(claim_result result);
 bool needs_script(const operation &op, const redis_record &record);
 std::uint64_t age_of(const operation &op, const redis_record &record,
                      std::int64_t ttl_left);
@@ -50,6 +51,12 @@ redis_store::claim_record(const claim &what, claim_waiter &waiter)
     }
 
     waiter.under_way = op;
+
+    if (must_wait(*op->link)) {
+        hold(*op);
+        return;
+    }
+
     commands_.send(*op);
 }
 
@@ -137,15 +144,39 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
     health_.accepted(op.link->name());
     ngx_time_update();
 
-    if (waiter == nullptr || !is_too_late(op)) {
+    if (waiter == nullptr) {
         answer_claim(op, claimed_with(attempt));
         return;
     }
 
+    if (is_too_late(op)) {
+        claim_too_late(op, claim_result::unavailable);
+        return;
+    }
+
+    op.whose.attempt = static_cast<std::uint32_t>(attempt);
+
+    claim_counts(op);
+}
+
+
+void
+redis_store::claim_counts(operation &op)
+{
+    kept_.claimed(*op.link, op.whose, op.expiry);
+    answer_claim(op, claimed_with(op.whose.attempt));
+}
+
+
+void
+redis_store::claim_too_late(operation &op, claim_result result)
+{
+    claim_waiter *waiter = op.claimer;
+
     forget(*waiter);
     health_.claim_failed();
     settle(return_claim(op, purpose::give_back), nullptr);
-    waiter->answered(*waiter, {});
+    waiter->answered(*waiter, answer_without_record(result));
 }
 
 
@@ -273,6 +304,14 @@ redis_store::claim_lost(operation &op, unanswered why)
 {
     claim_waiter *waiter = op.claimer;
 
+    /* The server has changed meanwhile: nothing is claimed there yet. */
+    if (why == unanswered::not_sent && waiter != nullptr
+        && op.link->gate.closed && op.link->usable())
+    {
+        hold(op);
+        return;
+    }
+
     if (waiter != nullptr) {
         waiter->under_way = nullptr;
         health_.claim_failed();
@@ -327,6 +366,17 @@ claimed_with(std::int64_t attempt)
     answer.result = claim_result::claimed;
     answer.same_fingerprint = true;
     answer.attempt = static_cast<std::uint32_t>(attempt);
+
+    return answer;
+}
+
+
+claim_answer
+answer_without_record(claim_result result)
+{
+    claim_answer answer;
+
+    answer.result = result;
 
     return answer;
 }

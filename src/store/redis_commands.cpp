@@ -131,10 +131,11 @@ redis_commands::run_script(operation &op) const
     case purpose::complete:
     case purpose::mark_unknown:
     case purpose::renew: {
-        redis_output &out = begin_script(op, 3);
+        redis_output &out = begin_script(op, 4);
         out.add(owner);
         add_record(out, op);
         add_expiry(out, op);
+        out.add(op.replaces ? "1" : "0");
         break;
     }
 
@@ -222,7 +223,7 @@ add_record(redis_output &out, const operation &op)
 void
 add_expiry(redis_output &out, const operation &op)
 {
-    out.add(decimal(op.expiry == redis_never ? 0 : op.expiry));
+    out.add(decimal(op.expiry == redis_never ? 0 : op.expiry - op.elapsed));
 }
 
 }
@@ -236,14 +237,15 @@ record_head(const operation &op)
                          : pending                   ? record_state::pending
                                                      : record_state::unknown;
 
-    return encode_redis_head(
-        {state,
-         op.whose.attempt,
-         op.whose.owner,
-         op.whose.fingerprint,
-         op.expiry,
-         pending ? op.whose.lease : op.link->server_time(),
-         {}});
+    return encode_redis_head({state,
+                              op.whose.attempt,
+                              op.whose.owner,
+                              op.whose.fingerprint,
+                              op.expiry,
+                              pending        ? op.whose.lease
+                              : op.mark != 0 ? op.mark
+                                             : op.link->server_time(),
+                              {}});
 }
 
 }

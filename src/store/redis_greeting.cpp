@@ -18,6 +18,8 @@ constexpr std::string_view tried_value = "idempotency";
 bool is_replica(const redisReply &role);
 bool is_tried_value(const redisReply &reply);
 std::uint64_t number_of(const redisReply &reply);
+void copy_field(const redisReply &info, std::string_view field,
+                std::span<char> out);
 
 }
 
@@ -29,12 +31,16 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
     answered_ = 0;
     first_error_ = {};
     policy_[0] = '\0';
+    identity_ = {};
     knows_set_get_ = false;
 
     return log_in(c, settings)
            && add(c, step::name, {"CLIENT", "SETNAME", "idempotency"})
            && add(c, step::time, {"TIME"}) && add(c, step::role, {"ROLE"})
-           && add(c, step::memory, {"INFO", "memory"}) && try_out(c, settings);
+           && add(c, step::memory, {"INFO", "memory"})
+           && add(c, step::process, {"INFO", "server"})
+           && add(c, step::replication, {"INFO", "replication"})
+           && try_out(c, settings);
 }
 
 
@@ -100,9 +106,15 @@ redis_greeting::take(const redisReply &reply)
     case step::time: take_time(reply); return nullptr;
 
     case step::memory:
-        if (reply.type == REDIS_REPLY_STRING) {
-            take_memory(text_of(reply));
-        }
+        copy_field(reply, "\nmaxmemory_policy:", policy_);
+        return nullptr;
+
+    case step::process:
+        copy_field(reply, "\nrun_id:", identity_.process);
+        return nullptr;
+
+    case step::replication:
+        copy_field(reply, "\nmaster_replid:", identity_.history);
         return nullptr;
 
     case step::set_get: knows_set_get_ = is_tried_value(reply); return nullptr;
@@ -224,24 +236,6 @@ redis_greeting::take_time(const redisReply &reply)
 }
 
 
-void
-redis_greeting::take_memory(std::string_view info)
-{
-    constexpr std::string_view field = "maxmemory_policy:";
-    std::size_t at = info.find(field);
-
-    if (at == std::string_view::npos) {
-        return;
-    }
-
-    std::string_view policy = info.substr(at + field.size());
-
-    policy = policy.substr(0, policy.find_first_of("\r\n"));
-    policy = policy.substr(0, policy_.size() - 1);
-    policy_[policy.copy(policy_.data(), policy.size())] = '\0';
-}
-
-
 namespace {
 
 bool
@@ -269,6 +263,28 @@ number_of(const redisReply &reply)
     std::from_chars(text.data(), text.data() + text.size(), value);
 
     return value;
+}
+
+
+/* The value of a field, which stands at the start of a line. */
+void
+copy_field(const redisReply &info, std::string_view field, std::span<char> out)
+{
+    if (info.type != REDIS_REPLY_STRING) {
+        return;
+    }
+
+    std::string_view text = text_of(info);
+    std::size_t at = text.find(field);
+
+    if (at == text.npos) {
+        return;
+    }
+
+    text = text.substr(at + field.size());
+    text = text.substr(0, text.find_first_of("\r\n"));
+    text = text.substr(0, out.size() - 1);
+    out[text.copy(out.data(), text.size())] = '\0';
 }
 
 }

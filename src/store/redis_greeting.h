@@ -8,6 +8,20 @@
 namespace idempotency {
 
 /*
+ * Whose memory this is: the process, and the history of its data.  One of them
+ * changes when a server restarts or fails over.
+ */
+struct server_identity {
+    std::array<char, 41> process = {};
+    std::array<char, 41> history = {};
+
+    bool operator==(const server_identity &) const = default;
+
+    bool is_known() const { return process[0] != '\0' || history[0] != '\0'; }
+};
+
+
+/*
  * The first commands on a new connection, sent at once: they log in, ask what
  * kind of server this is, and try out what the module needs of it.
  */
@@ -37,6 +51,8 @@ public:
     bool knows_set_get() const { return knows_set_get_; }
     void forget_set_get() { knows_set_get_ = false; }
 
+    const server_identity &identity() const { return identity_; }
+
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
@@ -48,6 +64,8 @@ private:
         time,
         role,
         memory,
+        process,
+        replication,
         scripts,     /* may this user run the scripts? */
         set_get,     /* is SET with NX and GET as it should be? */
         scripts_end, /* did it leave the key as it was? */
@@ -58,15 +76,15 @@ private:
     bool log_in(ngx_connection_t *c, const link_settings &settings);
     bool try_out(ngx_connection_t *c, const link_settings &settings);
     const char *take_error(step what, const redisReply &reply);
-    void take_memory(std::string_view info);
 
-    std::array<step, 9> steps_ = {};
+    std::array<step, 12> steps_ = {};
     unsigned count_ = 0;
     unsigned answered_ = 0;
 
     error_text first_error_;
     error_text refusal_;
     std::array<char, 32> policy_ = {};
+    server_identity identity_;
     bool knows_set_get_ = false;
 
     /* The server's clock, and ours at that moment; 0: not known. */

@@ -208,6 +208,39 @@ server_health::put_back(const ngx_str_t &server)
 }
 
 
+void
+server_health::memory_checked(const ngx_str_t &server, ngx_uint_t lost,
+                              ngx_uint_t there)
+{
+    ngx_uint_t level = lost != 0 ? NGX_LOG_WARN : NGX_LOG_NOTICE;
+
+    records_lost_ += lost;
+
+    ngx_log_error(level, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" has restarted or is another "
+                  "server: it had lost %ui records of this worker, which are "
+                  "put back, and still had %ui",
+                  &server, lost, there);
+}
+
+
+void
+server_health::foreign_owner(const ngx_str_t &server)
+{
+    foreign_owners_++;
+
+    if (!foreign_owners_said_.now()) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" had lost a record, and has "
+                  "one of another request with the same key: this operation "
+                  "may have run twice, %ui of them since this worker began",
+                  &server, foreign_owners_);
+}
+
+
 /* Only the first is logged; outcome_over() logs the total. */
 void
 server_health::outcome_lost(const ngx_str_t &server)

@@ -37,6 +37,13 @@ public:
     /* The server had lost the record of a running request. */
     void put_back(const ngx_str_t &server);
 
+    /* A server that may have lost its memory has been asked for all of it. */
+    void memory_checked(const ngx_str_t &server, ngx_uint_t lost,
+                        ngx_uint_t there);
+
+    /* It has the claim of another request where a lost one had been. */
+    void foreign_owner(const ngx_str_t &server);
+
     /* An outcome is late from its first failure until it is stored or lost. */
     void outcome_late() { outcomes_late_++; }
     void outcome_stored_late() { outcomes_stored_++; }
@@ -70,6 +77,7 @@ private:
 
     ngx_uint_t claims_failed_ = 0;
     ngx_uint_t records_lost_ = 0;
+    ngx_uint_t foreign_owners_ = 0;
     ngx_uint_t outcomes_late_ = 0; /* not stored yet */
     ngx_uint_t outcomes_stored_ = 0;
     ngx_uint_t outcomes_superseded_ = 0;
@@ -80,6 +88,7 @@ private:
     once_a_minute unreadable_records_;
     once_a_minute claims_not_returned_;
     once_a_minute records_put_back_;
+    once_a_minute foreign_owners_said_;
 };
 
 }

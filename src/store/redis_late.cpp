@@ -103,6 +103,24 @@ late_operations::try_all()
 }
 
 
+void
+late_operations::memory_lost(redis_link &link)
+{
+    for (ngx_queue_t *q = ngx_queue_head(&waiting_);
+         q != ngx_queue_sentinel(&waiting_); q = ngx_queue_next(q))
+    {
+        operation &op = operation_at(q);
+
+        if (op.link != &link || op.returns_claim()) {
+            continue;
+        }
+
+        op.replaces = true;
+        op.enter_gate();
+    }
+}
+
+
 bool
 late_operations::use_summary(operation &op)
 {

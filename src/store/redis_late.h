@@ -25,6 +25,12 @@ public:
     /* The server is available again: retry without waiting. */
     void try_all();
 
+    /*
+     * The server may have lost its memory: what was claimed there before gives
+     * way, and new claims wait for these outcomes.
+     */
+    void memory_lost(redis_link &link);
+
     /* The response is too large; false: there is no summary either. */
     bool use_summary(operation &op);
 

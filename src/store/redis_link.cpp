@@ -7,13 +7,19 @@ namespace idempotency {
 namespace {
 
 constexpr ngx_msec_t first_delay = 100;
-constexpr ngx_msec_t longest_delay = 2000;
 
 
 unanswered
 fate_of(const command &c, std::uint64_t sent)
 {
     return sent > c.position ? unanswered::lost : unanswered::not_sent;
+}
+
+
+unanswered
+never_sent(const command &, std::uint64_t)
+{
+    return unanswered::not_sent;
 }
 
 }
@@ -226,6 +232,10 @@ redis_link::opened()
         owner_.server_evicts(*this, policy);
     }
 
+    bool lost = may_have_lost_memory();
+
+    times_opened_++;
+    identity_ = greeting_.identity();
     state_ = state::ready;
     load_.reset();
     report_load();
@@ -234,6 +244,13 @@ redis_link::opened()
     last_progress_ = ngx_current_msec;
     deadline_.stop();
     arm();
+
+    if (lost) {
+        gate.closed = true;
+        output_.discard();
+        answer_all(never_sent);
+        owner_.memory_lost(*this);
+    }
 
     if (!output_.empty()) {
         flush();
@@ -244,6 +261,24 @@ redis_link::opened()
     }
 
     owner_.link_up(*this);
+}
+
+
+/*
+ * A server that does not tell who it is may be another each time.  The first
+ * one of a worker can be taken as it is, unless it was not there at first.
+ */
+bool
+redis_link::may_have_lost_memory() const
+{
+    const server_identity &now = greeting_.identity();
+
+    if (!settings_.puts_back) {
+        return false;
+    }
+
+    return times_opened_ != 0 ? !now.is_known() || now != identity_
+                              : failures_ != 0;
 }
 
 
@@ -287,8 +322,7 @@ redis_link::fail_waiting()
     output_.discard();
     down_ = true;
     owner_.link_down(*this, "could not connect in time", NGX_ETIMEDOUT);
-    answer_all(
-        [](const command &, std::uint64_t) { return unanswered::not_sent; });
+    answer_all(never_sent);
 }
 
 
@@ -323,8 +357,8 @@ redis_link::try_later()
 
     if (failures_ != 0 || down_) {
         delay = first_delay << ngx_min(failures_, 6u);
-        delay = ngx_min(delay, longest_delay);
-        delay += static_cast<ngx_msec_t>(ngx_random()) % (delay / 2);
+        delay = ngx_min(delay, settings_.longest_delay);
+        delay += static_cast<ngx_msec_t>(ngx_random()) % (delay / 2 + 1);
     }
 
     retry_.stop();

@@ -2,6 +2,7 @@
 
 #include "ngx.h"
 #include "store/redis_command.h"
+#include "store/redis_gate.h"
 #include "store/redis_greeting.h"
 #include "store/redis_load.h"
 #include "store/redis_output.h"
@@ -18,6 +19,12 @@ public:
     virtual void link_up(redis_link &link) = 0;
     virtual void link_down(redis_link &link, const char *why,
                            ngx_err_t err) = 0;
+
+    /*
+     * The server is not the one it was, or has restarted: it may have lost
+     * records.  Nothing was sent to it yet.
+     */
+    virtual void memory_lost(redis_link &link) = 0;
 
     /* The server is slower than the load, or no longer. */
     virtual void link_overloaded(redis_link &link) = 0;
@@ -73,6 +80,8 @@ public:
     void forget_set_get() { greeting_.forget_set_get(); }
 
     const ngx_str_t &name() const { return route_.name(); }
+    bool is_ready() const { return state_ == state::ready; }
+
     std::uint64_t server_time() const { return greeting_.server_time(); }
 
     /* To send a command: begin(), add the arguments to the output, end(). */
@@ -87,6 +96,8 @@ public:
 
     /* The server cannot be used: close the connection and retry later. */
     void give_up(const char *why);
+
+    link_gate gate; /* the owner's */
 
 private:
     enum class state : std::uint8_t {
@@ -109,6 +120,7 @@ private:
     void connected();
     void greet();
     void opened();
+    bool may_have_lost_memory() const;
     void quieten_log();
     void fail(const char *why, ngx_err_t err, bool down);
     void fail_waiting();
@@ -162,6 +174,8 @@ private:
     tls_name certificate_ = {};
     ngx_connection_t *connection_ = nullptr;
     redis_greeting greeting_;
+    ngx_uint_t times_opened_ = 0;
+    server_identity identity_; /* of the last server that was */
 
     ngx_queue_t commands_ = {};
     std::size_t in_flight_ = 0; /* commands */

@@ -31,6 +31,7 @@ make_operation(redis_store &owner, redis_link &link, purpose why,
 void
 free_operation(operation *op)
 {
+    op->leave_gate();
     ngx_free(const_cast<std::uint8_t *>(op->own_response.data()));
     ngx_free(op->summary);
     ngx_free(op);
@@ -84,6 +85,26 @@ operation::own_the_response()
     response = {&own_response, 1};
 
     return true;
+}
+
+
+void
+operation::enter_gate()
+{
+    if (!holds_gate) {
+        holds_gate = true;
+        link->gate.outcomes_in_doubt++;
+    }
+}
+
+
+void
+operation::leave_gate()
+{
+    if (holds_gate) {
+        holds_gate = false;
+        link->gate.outcomes_in_doubt--;
+    }
 }
 
 

@@ -86,6 +86,17 @@ struct operation : command {
     std::uint8_t *summary; /* null: no memory, or it is in use */
     bool is_summary;       /* the summary is stored instead of the response */
 
+    /*
+     * The server may have lost its memory since: another's claim gives way.
+     * For an outcome that is put back, when it was stored, and how long ago.
+     */
+    bool replaces;
+    std::uint64_t mark;
+    std::uint64_t elapsed;
+
+    bool puts_back;  /* sent by put_back alone */
+    bool holds_gate; /* claims on this link wait for it */
+
     /* How often Redis did not have the claim to take back. */
     unsigned times_not_found;
 
@@ -101,6 +112,10 @@ struct operation : command {
 
     /* Copies the response, so that the request may go; false: no memory. */
     bool own_the_response();
+
+    /* Claims on its link wait for it, or need no longer. */
+    void enter_gate();
+    void leave_gate();
 
     /* Stores the summary instead of the response; false: there is none. */
     bool use_summary();

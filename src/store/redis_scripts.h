@@ -17,8 +17,18 @@ namespace idempotency {
  * A server that has lost its memory does not have the record of a running
  * request.  Its owner puts the record back, so the heads of records come from
  * nginx in full.  All scripts after the claim return 0 if the record belongs
- * to another token, 1 if they did what was asked, 2 if they put it back.
+ * to another token, 1 if they did what was asked, 2 if they put it back, 3 if
+ * they put it back in the place of another's claim.
  */
+
+/*
+ * Another's claim that may give way to a record which is put back: it was gone
+ * from the memory that was lost.  One that has taken over from us may not.
+ */
+#define MAY_GIVE_WAY                                                          \
+    "(replace == '1' and (old:byte(2) == 1 or old:byte(2) == 4) and "         \
+    "struct.unpack('<I4', old, 3) + (old:byte(2) == 4 and 1 or 0) "           \
+    "<= struct.unpack('<I4', record, 3))"
 
 /*
  * Arguments: record, its expiry, whether an unknown outcome may be taken over.
@@ -54,49 +64,60 @@ return attempt
 
 
 /*
- * Arguments: token, record, its expiry or 0 for none.  If the same token has
- * stored an outcome before, its reply was lost: nothing to do.
+ * Arguments: token, record, its expiry or 0 for none, whether another's claim
+ * may be replaced.  If the same token has stored an outcome before, its reply
+ * was lost: nothing to do.
  */
 inline constexpr std::string_view complete_script = R"(
-local key, token, record, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local key, token, record, expiry, replace =
+  KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local old = redis.call('GETRANGE', key, 0, 69)
-local gone = )" IS_GONE R"(
-if not gone then
-  if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
+local result = 1
+if )" IS_GONE R"( then
+  result = 2
+elseif #old < 70 or old:byte(1) ~= 1 then
+  return 0
+elseif )" OTHER_TOKEN R"( then
+  if not )" MAY_GIVE_WAY R"( then
     return 0
   end
-  if old:byte(2) == 2 or old:byte(2) == 3 then
-    return 1
-  end
+  result = 3
+elseif old:byte(2) == 2 or old:byte(2) == 3 then
+  return 1
 end
 if expiry == '0' then
   redis.call('SET', key, record)
 else
   redis.call('SET', key, record, 'PX', expiry)
 end
-return gone and 2 or 1
+return result
 )";
 
 
 /* The same arguments; an outcome that is stored already is better. */
 inline constexpr std::string_view mark_unknown_script = R"(
-local key, token, record, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local key, token, record, expiry, replace =
+  KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local old = redis.call('GETRANGE', key, 0, 69)
-local gone = )" IS_GONE R"(
-if not gone then
-  if #old < 70 or old:byte(1) ~= 1 or )" OTHER_TOKEN R"( then
+local result = 1
+if )" IS_GONE R"( then
+  result = 2
+elseif #old < 70 or old:byte(1) ~= 1 then
+  return 0
+elseif )" OTHER_TOKEN R"( then
+  if not )" MAY_GIVE_WAY R"( then
     return 0
   end
-  if old:byte(2) ~= 1 then
-    return 1
-  end
+  result = 3
+elseif old:byte(2) ~= 1 then
+  return 1
 end
 if expiry == '0' then
   redis.call('SET', key, record)
 else
   redis.call('SET', key, record, 'PX', expiry)
 end
-return gone and 2 or 1
+return result
 )";
 
 
@@ -129,13 +150,20 @@ return 1
 )";
 
 
-/* Arguments: token, record, its expiry. */
+/* Arguments: token, record, its expiry, whether to replace as above. */
 inline constexpr std::string_view renew_script = R"(
-local key, token, record, expiry = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local key, token, record, expiry, replace =
+  KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local old = redis.call('GETRANGE', key, 0, 69)
 if )" IS_GONE R"( then
   redis.call('SET', key, record, 'PX', expiry)
   return 2
+end
+if #old >= 70 and old:byte(1) == 1 and )" OTHER_TOKEN R"(
+  and )" MAY_GIVE_WAY R"(
+then
+  redis.call('SET', key, record, 'PX', expiry)
+  return 3
 end
 if #old < 70 or old:byte(1) ~= 1 or old:byte(2) ~= 1
   or )" OTHER_TOKEN R"(

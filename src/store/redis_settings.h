@@ -38,6 +38,8 @@ struct link_settings {
     ngx_str_t db;
     ngx_msec_t timeout;
     ngx_msec_t connect_timeout;
+    ngx_msec_t longest_delay; /* between two attempts to connect */
+    bool puts_back;           /* what a server has lost */
 
     ngx_ssl_t *ssl; /* null: no TLS */
     bool tls_verify;
@@ -48,6 +50,10 @@ struct redis_settings {
     ngx_str_t name; /* of the store */
     ngx_str_t prefix;
     ngx_uint_t connections;
+
+    /* Put back what a server may have lost; 0: not. */
+    ngx_msec_t reassert;
+    ngx_msec_t failover_grace;
     server_location server;
     link_settings link;
 };

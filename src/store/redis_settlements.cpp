@@ -103,6 +103,10 @@ redis_store::settle(operation *op, settle_waiter *waiter)
 
     op->settler = waiter;
 
+    if (kept_record *record = kept_.find(op->whose.owner)) {
+        op->replaces = record->in_doubt;
+    }
+
     if (waiter != nullptr) {
         waiter->under_way = op;
     }
@@ -141,6 +145,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     }
 
     health_.accepted(op.link->name());
+    update_kept(op, reply.integer);
 
     if (op.why == purpose::take_back && reply.integer == 0
         && ++op.times_not_found < (ngx_exiting ? looks_when_exiting : looks))
@@ -149,7 +154,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
         return;
     }
 
-    if (reply.integer == 2) {
+    if (reply.integer == 2 && !op.replaces) {
         health_.put_back(op.link->name());
     }
 
@@ -167,6 +172,32 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     answer_settle(op, reply.integer == 0 ? settle_result::lost
                       : op.is_summary    ? settle_result::kept_without_response
                                          : settle_result::done);
+}
+
+
+/* Redis has answered: what is known of the record now? */
+void
+redis_store::update_kept(operation &op, long long result)
+{
+    op.leave_gate();
+
+    if (op.replaces) {
+        count_put_back(op, result);
+    }
+
+    kept_record *record = kept_.find(op.whose.owner);
+
+    if (op.why == purpose::renew) {
+        if (record != nullptr) {
+            kept_.confirm(*record);
+        }
+
+    } else if (result != 0) {
+        kept_.settled(op);
+
+    } else {
+        kept_.forget(op.whose.owner);
+    }
 }
 
 
@@ -200,6 +231,7 @@ redis_store::settle_failed(operation &op)
         free_operation(&op);
 
     } else {
+        kept_.forget(op.whose.owner);
         late_.put_off(op);
     }
 

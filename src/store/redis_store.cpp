@@ -39,9 +39,11 @@ make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 
 redis_store::redis_store(const redis_settings &settings,
                          std::span<redis_link> links)
-    : timeout_(settings.link.timeout), links_(links),
+    : timeout_(settings.link.timeout),
+      grace_(settings.failover_grace),
+      links_(links),
       commands_(settings.prefix), health_(settings.prefix),
-      late_(commands_, health_)
+      late_(commands_, health_), kept_(settings.reassert)
 {}
 
 
@@ -49,6 +51,9 @@ void
 redis_store::start()
 {
     late_.start();
+    kept_.start();
+    ngx_queue_init(&held_);
+    gate_tick_.init(this, on_gate_tick, ngx_cycle->log);
 
     for (redis_link &link : links_) {
         link.start();
@@ -65,7 +70,9 @@ redis_store::stop()
         link.stop();
     }
 
+    free_held();
     late_.stop();
+    kept_.stop();
 }
 
 
@@ -79,6 +86,7 @@ redis_store::link_up(redis_link &link)
     }
 
     health_.link_up(link.name(), down);
+    begin_put_back(link);
     late_.try_all();
 }
 
@@ -136,6 +144,11 @@ redis_store::answered(command &c, const redisReply *reply, unanswered why)
 
     if (self.stopping_) {
         free_operation(&op);
+
+    } else if (op.puts_back) {
+        if (reply == nullptr || !self.send_in_other_form(op, *reply)) {
+            self.put_back_answered(op, reply);
+        }
 
     } else if (reply == nullptr) {
         if (is_claim) {

@@ -3,6 +3,7 @@
 #include "store/redis.h"
 #include "store/redis_commands.h"
 #include "store/redis_health.h"
+#include "store/redis_kept.h"
 #include "store/redis_late.h"
 
 namespace idempotency {
@@ -11,7 +12,8 @@ namespace idempotency {
  * Records in one Redis server.  A claim is one SET that succeeds only if there
  * is no record.  All later operations are scripts that compare the token.  A
  * settlement that fails is retried for a while; a claim that may have taken
- * effect without a reply is taken back.
+ * effect without a reply is taken back.  A server that may have lost its
+ * memory gets back what this worker knows, before anything is claimed there.
  */
 class redis_store final : public store, public link_owner {
 public:
@@ -35,6 +37,7 @@ public:
 
     void link_up(redis_link &link) override;
     void link_down(redis_link &link, const char *why, ngx_err_t err) override;
+    void memory_lost(redis_link &link) override;
     void link_overloaded(redis_link &link) override;
     void link_recovered(redis_link &link) override;
     void server_evicts(redis_link &link, std::string_view policy) override;
@@ -53,26 +56,53 @@ private:
     void pair_replied(operation &op, const redisReply &set,
                       const redisReply &get);
     void claim_granted(operation &op, std::int64_t attempt);
+    void claim_counts(operation &op);
     void claim_vanished(operation &op);
     void claim_found(operation &op, const redisReply &value,
                      std::int64_t ttl_left);
     void claim_unreadable(operation &op);
     void claim_refused(operation &op, const redisReply &reply);
     void claim_lost(operation &op, unanswered why);
+    void claim_too_late(operation &op, claim_result result);
     void answer_claim(operation &op, const claim_answer &answer);
     operation *return_claim(operation &op, purpose why);
 
     /* redis_settlements.cpp */
     void settle(operation *op, settle_waiter *waiter);
     void settle_replied(operation &op, const redisReply &reply);
+    void update_kept(operation &op, long long result);
     void settle_failed(operation &op);
     void answer_settle(operation &op, settle_result result);
 
+    /* redis_put_back.cpp */
+    static void on_gate_tick(ngx_event_t *event);
+
+    void begin_put_back(redis_link &link);
+    void put_back_more(redis_link &link);
+    bool put_back(const kept_record &record);
+    void put_back_answered(operation &op, const redisReply *reply);
+    void count_put_back(const operation &op, long long result);
+    static bool must_wait(const redis_link &link);
+    void hold(operation &op);
+    void arm_gate();
+    void look_at_gate(redis_link &link);
+    void look_at_held();
+    void refuse_held(operation &op);
+    void free_held();
+
     std::uint64_t timeout_;
-    std::span<redis_link> links_;
+    ngx_msec_t grace_;
+    std::span<redis_link> links_; /* for records */
     redis_commands commands_;
     server_health health_;
     late_operations late_;
+    kept_records kept_;
+
+    /* Claims that wait at a gate. */
+    ngx_queue_t held_ = {};
+    std::size_t held_count_ = 0;
+    own_event gate_tick_ = {};
+
     bool stopping_ = false;
 };
 

@@ -1,0 +1,298 @@
+#include "store/redis_kept.h"
+
+namespace idempotency {
+
+namespace {
+
+constexpr std::size_t most_bytes = 8 * 1024 * 1024;
+
+/* A larger response would push out too many others. */
+constexpr std::size_t largest_response = 256 * 1024;
+
+kept_record &record_at(ngx_queue_t *q);
+
+}
+
+
+void
+kept_records::start()
+{
+    for (ngx_queue_t &bucket : buckets_) {
+        ngx_queue_init(&bucket);
+    }
+
+    ngx_queue_init(&running_);
+    ngx_queue_init(&settled_);
+    ngx_queue_init(&in_doubt_);
+}
+
+
+void
+kept_records::stop()
+{
+    for (ngx_queue_t *list : {&running_, &settled_, &in_doubt_}) {
+        while (!ngx_queue_empty(list)) {
+            remove(record_at(ngx_queue_head(list)));
+        }
+    }
+}
+
+
+void
+kept_records::claimed(redis_link &link, const ownership &whose,
+                      std::uint64_t expiry)
+{
+    kept_record *record = add(link, whose, purpose::renew, 0);
+
+    if (record != nullptr) {
+        record->state = record_state::pending;
+        record->expiry = expiry;
+        ngx_queue_insert_tail(&running_, &record->list);
+    }
+}
+
+
+void
+kept_records::settled(const operation &op)
+{
+    forget(op.whose.owner);
+
+    bool is_large = size_of(op.response) > largest_response;
+    bool has_summary = op.summary != nullptr;
+    std::size_t size = !is_large     ? size_of(op.response)
+                       : has_summary ? op.summary_size
+                                     : 0;
+    kept_record *record = add(*op.link, op.whose, op.why, size);
+
+    if (record == nullptr) {
+        return;
+    }
+
+    record->state = is_large ? record_state::not_kept : op.state;
+    record->expiry = is_large && has_summary ? op.summary_expiry : op.expiry;
+    record->mark = op.mark != 0 ? op.mark : op.link->server_time();
+    record->since = ngx_current_msec;
+
+    auto *to = reinterpret_cast<std::uint8_t *>(record + 1);
+
+    if (is_large) {
+        ngx_memcpy(to, op.summary, size);
+
+    } else {
+        for (bytes part : op.response) {
+            to = ngx_cpymem(to, part.data(), part.size());
+        }
+    }
+
+    bytes_ += sizeof(kept_record) + size;
+    ngx_queue_insert_tail(&settled_, &record->list);
+    drop_old();
+}
+
+
+void
+kept_records::forget(const token &owner)
+{
+    kept_record *record = find(owner);
+
+    if (record != nullptr) {
+        remove(*record);
+    }
+}
+
+
+kept_record *
+kept_records::find(const token &owner)
+{
+    if (!keeps()) {
+        return nullptr;
+    }
+
+    ngx_queue_t &bucket = bucket_of(owner);
+
+    for (ngx_queue_t *q = ngx_queue_head(&bucket);
+         q != ngx_queue_sentinel(&bucket); q = ngx_queue_next(q))
+    {
+        kept_record *record = ngx_queue_data(q, kept_record, bucket);
+
+        if (record->whose.owner == owner) {
+            return record;
+        }
+    }
+
+    return nullptr;
+}
+
+
+void
+kept_records::doubt(redis_link &link)
+{
+    drop_old();
+    doubt_all(running_, link);
+    doubt_all(settled_, link);
+}
+
+
+void
+kept_records::doubt_all(ngx_queue_t &list, const redis_link &link)
+{
+    ngx_queue_t *q = ngx_queue_head(&list);
+
+    while (q != ngx_queue_sentinel(&list)) {
+        kept_record &record = record_at(q);
+
+        q = ngx_queue_next(q);
+
+        if (record.link == &link) {
+            record.in_doubt = true;
+            record.is_sent = false;
+            ngx_queue_remove(&record.list);
+            ngx_queue_insert_tail(&in_doubt_, &record.list);
+        }
+    }
+}
+
+
+void
+kept_records::send_again(redis_link &link)
+{
+    for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
+         q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
+    {
+        if (record_at(q).link == &link) {
+            record_at(q).is_sent = false;
+        }
+    }
+}
+
+
+/* Those that are sent already stand at the end. */
+kept_record *
+kept_records::next_in_doubt(redis_link &link)
+{
+    for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
+         q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
+    {
+        kept_record &record = record_at(q);
+
+        if (record.link == &link && !record.is_sent) {
+            record.is_sent = true;
+            ngx_queue_remove(&record.list);
+            ngx_queue_insert_tail(&in_doubt_, &record.list);
+            return &record;
+        }
+    }
+
+    return nullptr;
+}
+
+
+bool
+kept_records::any_in_doubt(const redis_link &link) const
+{
+    for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
+         q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
+    {
+        if (record_at(q).link == &link) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
+
+void
+kept_records::confirm(kept_record &record)
+{
+    if (!record.in_doubt) {
+        return;
+    }
+
+    record.in_doubt = false;
+    ngx_queue_remove(&record.list);
+    ngx_queue_insert_tail(record.runs() ? &running_ : &settled_, &record.list);
+}
+
+
+/* The caller puts it into a list. */
+kept_record *
+kept_records::add(redis_link &link, const ownership &whose, purpose why,
+                  std::size_t size)
+{
+    if (!keeps()) {
+        return nullptr;
+    }
+
+    void *memory = ngx_alloc(sizeof(kept_record) + size, ngx_cycle->log);
+
+    if (memory == nullptr) {
+        return nullptr;
+    }
+
+    auto *record = ::new (memory) kept_record{};
+
+    record->link = &link;
+    record->whose = whose;
+    record->why = why;
+    record->size = size;
+    ngx_queue_insert_head(&bucket_of(whose.owner), &record->bucket);
+
+    return record;
+}
+
+
+void
+kept_records::remove(kept_record &record)
+{
+    if (!record.runs()) {
+        bytes_ -= sizeof(kept_record) + record.size;
+    }
+
+    ngx_queue_remove(&record.bucket);
+    ngx_queue_remove(&record.list);
+    ngx_free(&record);
+}
+
+
+void
+kept_records::drop_old()
+{
+    while (!ngx_queue_empty(&settled_)) {
+        kept_record &oldest = record_at(ngx_queue_head(&settled_));
+
+        if (bytes_ <= most_bytes && !is_old(oldest)) {
+            return;
+        }
+
+        remove(oldest);
+    }
+}
+
+
+bool
+kept_records::is_old(const kept_record &record) const
+{
+    return is_due(record.since + longest_age_);
+}
+
+
+/* Tokens are random. */
+ngx_queue_t &
+kept_records::bucket_of(const token &owner)
+{
+    return buckets_[(owner[0] | owner[1] << 8) % buckets];
+}
+
+
+namespace {
+
+kept_record &
+record_at(ngx_queue_t *q)
+{
+    return *ngx_queue_data(q, kept_record, list);
+}
+
+}
+
+}
