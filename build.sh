@@ -88,8 +88,8 @@ environment:
   NGINX_SRC                its headers, configure and conf_flags, instead of
                            $DEBIAN_NGINX_SRC of the package nginx-dev;
                            the source of nginx itself will do too
-  TEST_IDEMPOTENCY_STORE   memory, file or redis: test on this store
-                           only
+  TEST_IDEMPOTENCY_STORE   memory, file, redis or sentinel: test on this
+                           store only
   TEST_REDIS_BINARY        the Redis server to test with
 END
 }

@@ -8,9 +8,14 @@ namespace idempotency {
 namespace {
 
 constexpr in_port_t redis_port = 6379;
+constexpr in_port_t sentinel_port = 26379;
+constexpr std::size_t most_sentinels = 15;
 
+bool find_sentinels(ngx_conf_t *cf, redis_settings &settings,
+                    const redis_words &words);
 bool find_server(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t url,
                  in_port_t default_port, server_location &server);
+bool is_service(std::string_view name);
 bool set_tls_name(ngx_conf_t *cf, tls_name &certificate,
                   const ngx_str_t &given);
 
@@ -23,6 +28,10 @@ find_servers(ngx_conf_t *cf, redis_settings &settings,
 {
     std::string_view path = words.url.path;
     ngx_str_t url = str(words.url.host);
+
+    if (words.url.kind == redis_kind::sentinel) {
+        return find_sentinels(cf, settings, words);
+    }
 
     if (!path.empty()) {
         url = format(cf->pool, path.size() + 6, "unix:%*s", path.size(),
@@ -41,10 +50,22 @@ set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
                      "\"rediss://\" requires an nginx built with SSL");
     }
 
-    if (!set_tls_name(cf, settings.server.certificate, words.tls_name)) {
+    /* What Sentinels name is not known yet. */
+    bool named = words.url.kind == redis_kind::single
+                 || words.tls_name.len != 0;
+
+    if (named
+        && !set_tls_name(cf, settings.server.certificate, words.tls_name)) {
         return false;
     }
 
+    for (server_location &server : settings.sentinels.servers) {
+        if (!set_tls_name(cf, server.certificate, words.tls_name)) {
+            return false;
+        }
+    }
+
+    settings.sentinels.certificate = settings.server.certificate;
     settings.link.ssl = make_tls(
         cf, {words.tls_ca, words.tls_cert, words.tls_key});
 
@@ -56,6 +77,61 @@ set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
 
 
 namespace {
+
+/* A list of hosts, each with or without a port. */
+bool
+find_sentinels(ngx_conf_t *cf, redis_settings &settings,
+               const redis_words &words)
+{
+    std::string_view rest = words.url.host;
+    auto servers = make_array<server_location>(cf->pool, most_sentinels);
+    std::size_t count = 0;
+
+    if (servers.data() == nullptr) {
+        return false;
+    }
+
+    if (!is_service(words.url.service)) {
+        return wrong(cf, settings,
+                     "the name of a master has letters, digits and \".-_\" "
+                     "only");
+    }
+
+    while (!rest.empty()) {
+        std::size_t comma = ngx_min(rest.find(','), rest.size());
+        ngx_str_t one = str(rest.substr(0, comma));
+
+        rest.remove_prefix(ngx_min(comma + 1, rest.size()));
+
+        if (count == most_sentinels) {
+            return wrong(cf, settings, "there can be 15 Sentinels at most");
+        }
+
+        servers[count] = {};
+
+        if (!find_server(cf, settings, one, sentinel_port, servers[count++])) {
+            return false;
+        }
+    }
+
+    settings.sentinels.servers = servers.first(count);
+    settings.sentinels.service = str(words.url.service);
+    settings.server.name = settings.sentinels.service;
+    settings.server.core = servers[0].core;
+
+    return true;
+}
+
+
+bool
+is_service(std::string_view name)
+{
+    return std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
+               || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    });
+}
+
 
 bool
 find_server(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t url,

@@ -6,6 +6,8 @@ namespace {
 
 constexpr std::size_t longest_password = 4096;
 
+bool read_sentinel_credentials(ngx_conf_t *cf, redis_settings &settings,
+                               const redis_words &words);
 bool decode(ngx_conf_t *cf, std::string_view text, ngx_str_t &out);
 bool read_password(ngx_conf_t *cf, const redis_settings &settings,
                    ngx_str_t name, ngx_str_t &out);
@@ -52,11 +54,34 @@ read_credentials(ngx_conf_t *cf, redis_settings &settings,
                      "\"password_file\"");
     }
 
-    return true;
+    return read_sentinel_credentials(cf, settings, words);
 }
 
 
 namespace {
+
+/* Sentinels have users of their own. */
+bool
+read_sentinel_credentials(ngx_conf_t *cf, redis_settings &settings,
+                          const redis_words &words)
+{
+    link_settings &link = settings.sentinels.link;
+
+    link.user = words.sentinel_user;
+
+    if (words.sentinel_password_file.len != 0
+        && !read_password(cf, settings, words.sentinel_password_file,
+                          link.password))
+    {
+        return false;
+    }
+
+    return link.user.len == 0 || link.password.len != 0
+           || wrong(cf, settings,
+                    "\"sentinel_user\" requires a password, set "
+                    "\"sentinel_password_file\"");
+}
+
 
 bool
 decode(ngx_conf_t *cf, std::string_view text, ngx_str_t &out)

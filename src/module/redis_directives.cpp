@@ -31,6 +31,9 @@ constexpr parameter known_parameters[] = {
     {"tls_key", &redis_words::tls_key},
     {"tls_name", &redis_words::tls_name},
     {"tls_verify", &redis_words::tls_verify},
+    {"sentinel_user", &redis_words::sentinel_user},
+    {"sentinel_password_file", &redis_words::sentinel_password_file},
+    {"sentinel_check", &redis_words::sentinel_check},
 };
 
 
@@ -41,6 +44,8 @@ bool read_put_back(ngx_conf_t *cf, redis_settings &settings,
                    redis_words &words);
 bool read_time(ngx_str_t &text, ngx_msec_t &out);
 bool read_time_or_0(ngx_str_t &text, ngx_msec_t &out);
+bool read_sentinels(ngx_conf_t *cf, redis_settings &settings,
+                    redis_words &words);
 
 }
 
@@ -81,7 +86,8 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
         || !read_put_back(cf, settings, words)
         || !read_credentials(cf, settings, words)
         || !find_servers(cf, settings, words)
-        || (words.url.tls && !set_up_tls(cf, settings, words)))
+        || (words.url.tls && !set_up_tls(cf, settings, words))
+        || !read_sentinels(cf, settings, words))
     {
         return nullptr;
     }
@@ -102,7 +108,8 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
     const char *mistake =
         "is unknown, use prefix, timeout, connect_timeout, connections, "
         "reassert, failover_grace, user, "
-        "password_file, tls_ca, tls_cert, tls_key, tls_name or tls_verify";
+        "password_file, tls_ca, tls_cert, tls_key, tls_name, tls_verify, "
+        "sentinel_user, sentinel_password_file or sentinel_check";
 
     if (name == "password") {
         mistake = "would be visible in the configuration, use "
@@ -124,6 +131,11 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
 
         } else if (name.starts_with("tls_") && !words.url.tls) {
             mistake = "requires a \"rediss://\" address";
+
+        } else if (name.starts_with("sentinel_")
+                   && words.url.kind != redis_kind::sentinel)
+        {
+            mistake = "requires a \"redis+sentinel://\" address";
 
         } else {
             words.*p.value = str(view(text).substr(equals + 1));
@@ -217,6 +229,37 @@ read_put_back(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
         settings.link.longest_delay = ngx_max(
             shortest_delay, ngx_min(grace / 3, longest_delay));
     }
+
+    return true;
+}
+
+
+/* The links to them are as those to Redis, with another login. */
+bool
+read_sentinels(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+{
+    sentinel_settings &sentinels = settings.sentinels;
+    link_settings link = settings.link;
+
+    if (sentinels.servers.empty()) {
+        return true;
+    }
+
+    if (!read_time(words.sentinel_check, sentinels.check)) {
+        return wrong(
+            cf, settings,
+            "\"sentinel_check\" must be a time with a unit, e.g. \"1s\"");
+    }
+
+    link.sentinel = true;
+    link.puts_back = false;
+    link.db = str("0");
+    link.user = sentinels.link.user;
+    link.password = sentinels.link.password;
+    link.connect_timeout = link.connect_timeout / 2 + 1;
+    link.longest_delay = ngx_max(shortest_delay,
+                                 ngx_min(sentinels.check, longest_delay));
+    sentinels.link = link;
 
     return true;
 }

@@ -21,6 +21,9 @@ struct redis_words {
     ngx_str_t tls_key = ngx_null_string;
     ngx_str_t tls_name = ngx_null_string;
     ngx_str_t tls_verify = ngx_string("on");
+    ngx_str_t sentinel_user = ngx_null_string;
+    ngx_str_t sentinel_password_file = ngx_null_string;
+    ngx_str_t sentinel_check = ngx_string("1s");
 };
 
 

@@ -57,6 +57,13 @@ redis_store::claim_record(const claim &what, claim_waiter &waiter)
         return;
     }
 
+    /* Others may claim at another master by now: this one must not run. */
+    if (!op->link->is_confirmed()) {
+        health_.claim_not_confirmed(op->link->name());
+        refuse_held(*op);
+        return;
+    }
+
     commands_.send(*op);
 }
 
@@ -151,6 +158,12 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
 
     if (is_too_late(op)) {
         claim_too_late(op, claim_result::unavailable);
+        return;
+    }
+
+    if (!op.link->is_confirmed()) {
+        health_.claim_not_confirmed(op.link->name());
+        claim_too_late(op, claim_result::unreadable);
         return;
     }
 

@@ -34,6 +34,11 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
     identity_ = {};
     knows_set_get_ = false;
 
+    if (settings.sentinel) {
+        return log_in(c, settings)
+               && add(c, step::name, {"CLIENT", "SETNAME", "idempotency"});
+    }
+
     return log_in(c, settings)
            && add(c, step::name, {"CLIENT", "SETNAME", "idempotency"})
            && add(c, step::time, {"TIME"}) && add(c, step::role, {"ROLE"})

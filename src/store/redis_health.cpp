@@ -176,6 +176,21 @@ server_health::evicts(const ngx_str_t &server, std::string_view policy)
 
 
 void
+server_health::claim_not_confirmed(const ngx_str_t &server)
+{
+    if (!not_confirmed_said_.now()) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: no majority of the Sentinels confirms that "
+                  "Redis at \"%V\" is the master, requests are refused: "
+                  "make sure that this host can reach most of them",
+                  &server);
+}
+
+
+void
 server_health::claim_not_returned(const ngx_str_t &server)
 {
     if (!claims_not_returned_.now()) {

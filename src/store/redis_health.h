@@ -32,6 +32,9 @@ public:
     void evicts(const ngx_str_t &server, std::string_view policy);
 
     void claim_failed() { claims_failed_++; }
+
+    /* No majority of the Sentinels says that this is the master. */
+    void claim_not_confirmed(const ngx_str_t &server);
     void claim_not_returned(const ngx_str_t &server);
 
     /* The server had lost the record of a running request. */
@@ -89,6 +92,7 @@ private:
     once_a_minute claims_not_returned_;
     once_a_minute records_put_back_;
     once_a_minute foreign_owners_said_;
+    once_a_minute not_confirmed_said_;
 };
 
 }

@@ -82,6 +82,8 @@ public:
     const ngx_str_t &name() const { return route_.name(); }
     bool is_ready() const { return state_ == state::ready; }
 
+    bool is_confirmed() const { return route_.is_confirmed(); }
+    bool has_moved() const { return is_ready() && route_.has_moved(); }
     std::uint64_t server_time() const { return greeting_.server_time(); }
 
     /* To send a command: begin(), add the arguments to the output, end(). */

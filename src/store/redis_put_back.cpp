@@ -187,10 +187,11 @@ redis_store::count_put_back(const operation &op, long long result)
 }
 
 
+/* Until it is connected, a link cannot know who confirms its server. */
 bool
 redis_store::must_wait(const redis_link &link)
 {
-    return link.gate.closed;
+    return link.gate.closed || (!link.is_ready() && !link.is_confirmed());
 }
 
 
@@ -299,6 +300,10 @@ redis_store::look_at_held()
         } else if (must_wait(*op.link)) {
             held_count_++;
             ngx_queue_insert_tail(&held_, &op.command::queue);
+
+        } else if (!op.link->is_confirmed()) {
+            health_.claim_not_confirmed(op.link->name());
+            refuse_held(op);
 
         } else {
             commands_.send(op);

@@ -13,8 +13,25 @@ single_server_route::find(route_user &user, unsigned failures)
     switch (resolve()) {
     case lookup::under_way: return;
     case lookup::failed: fail(); return;
-    case lookup::not_possible: answer(); return;
+    case lookup::not_possible: break;
     }
+
+    if (server_.addresses.empty()) {
+        user.route_failed("its address is a host name, which can only be "
+                          "resolved if a \"resolver\" is set");
+        return;
+    }
+
+    answer();
+}
+
+
+void
+single_server_route::set_server(const server_location &server)
+{
+    server_ = server;
+    is_set_ = true;
+    resolved_count_ = 0;
 }
 
 
@@ -77,7 +94,7 @@ single_server_route::on_resolved(ngx_resolver_ctx_t *ctx)
     self->resolving_ = nullptr;
     ngx_resolve_name_done(ctx);
 
-    if (found || unknown) {
+    if (found || (unknown && !self->server_.addresses.empty())) {
         self->answer();
 
     } else {
@@ -93,7 +110,7 @@ single_server_route::on_resolved(ngx_resolver_ctx_t *ctx)
 void
 single_server_route::fail()
 {
-    if (resolved_count_ != 0) {
+    if (resolved_count_ != 0 && !is_set_) {
         answer();
 
     } else {

@@ -42,6 +42,12 @@ public:
     /* The server's name for the log. */
     virtual const ngx_str_t &name() const = 0;
 
+    /* Enough others agree that this is the server to claim at. */
+    virtual bool is_confirmed() const { return true; }
+
+    /* The server is another one by now. */
+    virtual bool has_moved() const { return false; }
+
 protected:
     ~redis_route() = default;
 };
@@ -64,6 +70,9 @@ public:
     void cancel() override;
     const ngx_str_t &name() const override { return server_.name; }
 
+    /* Another server, which was named at run time; nothing old counts. */
+    void set_server(const server_location &server);
+
 private:
     struct resolved_address {
         ngx_sockaddr_t sockaddr;
@@ -81,6 +90,7 @@ private:
 
     server_location server_;
     ngx_msec_t patience_; /* the resolver's timeout */
+    bool is_set_ = false; /* by set_server() */
 
     /* The question under way. */
     route_user *user_ = nullptr;

@@ -32,6 +32,7 @@ struct server_location {
 
 /* Timeouts, login and TLS of a connection. */
 struct link_settings {
+    bool sentinel;    /* it leads to a Sentinel, which has no records */
     ngx_str_t prefix; /* of the keys that the user may use */
     ngx_str_t user;
     ngx_str_t password;
@@ -46,6 +47,18 @@ struct link_settings {
 };
 
 
+/* Sentinels that know which server is the master. */
+struct sentinel_settings {
+    std::span<server_location> servers; /* empty: there are none */
+    ngx_str_t service;                  /* the name of the master */
+    ngx_msec_t check;
+    link_settings link;
+
+    /* For what they name. */
+    tls_name certificate; /* empty: the host that is named */
+};
+
+
 struct redis_settings {
     ngx_str_t name; /* of the store */
     ngx_str_t prefix;
@@ -55,6 +68,7 @@ struct redis_settings {
     ngx_msec_t reassert;
     ngx_msec_t failover_grace;
     server_location server;
+    sentinel_settings sentinels;
     link_settings link;
 };
 

@@ -4,27 +4,46 @@
 
 namespace idempotency {
 
+namespace {
+
+redis_route *make_route(ngx_conf_t *cf, const redis_settings &settings,
+                        sentinel_group *sentinels);
+
+}
+
+
 /* The store needs its links, and each link its owner and its route. */
 store *
 make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 {
+    std::size_t count = settings.connections;
     auto *links = static_cast<redis_link *>(
-        ngx_palloc(cf->pool, settings.connections * sizeof(redis_link)));
+        ngx_palloc(cf->pool, count * sizeof(redis_link)));
 
     if (links == nullptr) {
         return nullptr;
     }
 
     auto *made = make<redis_store>(cf->pool, settings,
-                                   std::span(links, settings.connections));
+                                   std::span(links, count));
+    sentinel_group *sentinels = nullptr;
 
     if (made == nullptr) {
         return nullptr;
     }
 
-    for (ngx_uint_t i = 0; i < settings.connections; i++) {
-        auto *route = make<single_server_route>(
-            cf->pool, settings.server, settings.link.connect_timeout / 2 + 1);
+    if (!settings.sentinels.servers.empty()) {
+        sentinels = sentinel_group::make(cf, settings.sentinels, *made);
+
+        if (sentinels == nullptr) {
+            return nullptr;
+        }
+
+        made->set_sentinels(*sentinels);
+    }
+
+    for (ngx_uint_t i = 0; i < count; i++) {
+        redis_route *route = make_route(cf, settings, sentinels);
 
         if (route == nullptr) {
             return nullptr;
@@ -37,10 +56,29 @@ make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 }
 
 
+namespace {
+
+redis_route *
+make_route(ngx_conf_t *cf, const redis_settings &settings,
+           sentinel_group *sentinels)
+{
+    ngx_msec_t patience = settings.link.connect_timeout / 2 + 1;
+
+    if (sentinels != nullptr) {
+        return make<sentinel_route>(cf->pool, *sentinels, settings.server,
+                                    patience);
+    }
+
+    return make<single_server_route>(cf->pool, settings.server, patience);
+}
+
+}
+
+
 redis_store::redis_store(const redis_settings &settings,
                          std::span<redis_link> links)
     : timeout_(settings.link.timeout),
-      grace_(settings.failover_grace),
+      grace_(settings.failover_grace + settings.sentinels.check),
       links_(links),
       commands_(settings.prefix), health_(settings.prefix),
       late_(commands_, health_), kept_(settings.reassert)
@@ -55,6 +93,10 @@ redis_store::start()
     ngx_queue_init(&held_);
     gate_tick_.init(this, on_gate_tick, ngx_cycle->log);
 
+    if (sentinels_ != nullptr) {
+        sentinels_->start();
+    }
+
     for (redis_link &link : links_) {
         link.start();
     }
@@ -68,6 +110,10 @@ redis_store::stop()
 
     for (redis_link &link : links_) {
         link.stop();
+    }
+
+    if (sentinels_ != nullptr) {
+        sentinels_->stop();
     }
 
     free_held();
@@ -116,6 +162,18 @@ void
 redis_store::server_evicts(redis_link &link, std::string_view policy)
 {
     health_.evicts(link.name(), policy);
+}
+
+
+/* As long as it can, the old master would go on. */
+void
+redis_store::masters_named()
+{
+    for (redis_link &link : links_) {
+        if (link.has_moved()) {
+            link.give_up("the Sentinels name another master");
+        }
+    }
 }
 
 

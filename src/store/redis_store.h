@@ -5,6 +5,9 @@
 #include "store/redis_health.h"
 #include "store/redis_kept.h"
 #include "store/redis_late.h"
+#include "store/redis_sentinel.h"
+
+#include <cstdint>
 
 namespace idempotency {
 
@@ -15,9 +18,14 @@ namespace idempotency {
  * effect without a reply is taken back.  A server that may have lost its
  * memory gets back what this worker knows, before anything is claimed there.
  */
-class redis_store final : public store, public link_owner {
+class redis_store final : public store,
+                          public link_owner,
+                          public sentinel_owner {
 public:
     redis_store(const redis_settings &settings, std::span<redis_link> links);
+
+    /* Its masters are named by these. */
+    void set_sentinels(sentinel_group &group) { sentinels_ = &group; }
 
     redis_store(const redis_store &) = delete;
     redis_store &operator=(const redis_store &) = delete;
@@ -41,6 +49,8 @@ public:
     void link_overloaded(redis_link &link) override;
     void link_recovered(redis_link &link) override;
     void server_evicts(redis_link &link, std::string_view policy) override;
+
+    void masters_named() override;
 
 private:
     /* redis_store.cpp */
@@ -93,6 +103,7 @@ private:
     std::uint64_t timeout_;
     ngx_msec_t grace_;
     std::span<redis_link> links_; /* for records */
+    sentinel_group *sentinels_ = nullptr;
     redis_commands commands_;
     server_health health_;
     late_operations late_;

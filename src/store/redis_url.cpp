@@ -13,7 +13,24 @@ constexpr std::string_view tls = "rediss://";
 constexpr std::string_view socket = "redis+unix:";
 
 
+struct scheme {
+    std::string_view name;
+    redis_kind kind;
+    bool tls;
+};
+
+
+constexpr scheme schemes[] = {
+    {plain, redis_kind::single, false},
+    {tls, redis_kind::single, true},
+    {"redis+sentinel://", redis_kind::sentinel, false},
+    {"rediss+sentinel://", redis_kind::sentinel, true},
+};
+
+
+const scheme *scheme_of(std::string_view text);
 const char *parse_socket(std::string_view rest, redis_url &url);
+const char *parse_path(std::string_view path, redis_url &url);
 const char *parse_server(std::string_view rest, redis_url &url);
 const char *parse_credentials(std::string_view text, redis_url &url);
 bool is_db(std::string_view text);
@@ -25,8 +42,7 @@ bool is_escaped(std::string_view text);
 bool
 is_redis_url(std::string_view text)
 {
-    return text.starts_with(plain) || text.starts_with(tls)
-           || text.starts_with(socket);
+    return text.starts_with(socket) || scheme_of(text) != nullptr;
 }
 
 
@@ -37,13 +53,30 @@ parse_redis_url(std::string_view text, redis_url &url)
         return parse_socket(text.substr(socket.size()), url);
     }
 
-    url.tls = text.starts_with(tls);
+    const scheme &s = *scheme_of(text);
 
-    return parse_server(text.substr(url.tls ? tls.size() : plain.size()), url);
+    url.kind = s.kind;
+    url.tls = s.tls;
+
+    return parse_server(text.substr(s.name.size()), url);
 }
 
 
 namespace {
+
+/* Null: none of ours. */
+const scheme *
+scheme_of(std::string_view text)
+{
+    for (const scheme &s : schemes) {
+        if (text.starts_with(s.name)) {
+            return &s;
+        }
+    }
+
+    return nullptr;
+}
+
 
 const char *
 parse_socket(std::string_view rest, redis_url &url)
@@ -96,11 +129,34 @@ parse_server(std::string_view rest, redis_url &url)
         return "the address has no host";
     }
 
-    if (slash == std::string_view::npos || slash + 1 == rest.size()) {
+    rest = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
+
+    return parse_path(rest, url);
+}
+
+
+/* What follows the host, without the slash. */
+const char *
+parse_path(std::string_view path, redis_url &url)
+{
+    if (url.kind == redis_kind::sentinel) {
+        std::size_t slash = path.find('/');
+
+        url.service = path.substr(0, slash);
+        path = slash == std::string_view::npos ? "" : path.substr(slash + 1);
+
+        if (url.service.empty()) {
+            return "the name of the master must follow the Sentinels, for "
+                   "example \"redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/"
+                   "mymaster\"";
+        }
+    }
+
+    if (path.empty()) {
         return nullptr;
     }
 
-    url.db = rest.substr(slash + 1);
+    url.db = path;
 
     return is_db(url.db) ? nullptr
                          : "only the number of a database may follow the "

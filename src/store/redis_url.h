@@ -5,13 +5,18 @@
 
 namespace idempotency {
 
+enum class redis_kind : std::uint8_t { single, sentinel };
+
+
 /* The parts of a Redis store's address, still percent-encoded. */
 struct redis_url {
+    redis_kind kind = redis_kind::single;
     bool tls = false;
     std::string_view user;
     std::string_view password;
-    std::string_view host; /* with port; empty: a Unix socket */
-    std::string_view path; /* of the Unix socket */
+    std::string_view host;    /* with port; empty: a Unix socket */
+    std::string_view service; /* what the Sentinels call their master */
+    std::string_view path;    /* of the Unix socket */
     std::string_view db = "0";
 };
 

@@ -29,13 +29,15 @@ my $TIMEOUT = 10;
 # conf => [lines]; port => 0 for the socket alone; bind => '127.0.0.1';
 # password => that of the user default; aof => 'always' or 'everysec', else
 # what is stored does not outlive the process; tls => 1, or 'client' where
-# clients have to show a certificate.
+# clients have to show a certificate; sentinel => 1: it is a Sentinel;
+# certificates => the folder of another server that has made some.
 sub start ($class, %opt) {
     my $dir = File::Temp->newdir('redis-XXXXXX', TMPDIR => 1);
     # Workers of nginx may run as another user.
     chmod 0755, "$dir";
     my $self = bless { bind => '127.0.0.1', %opt, dir => $dir }, $class;
-    make_certificates($self->dir) if $opt{tls};
+    $self->{certificates} //= $self->dir;
+    make_certificates($self->dir) if $opt{tls} && !$opt{certificates};
     catch_signals();
     for (1 .. 3) {
         $self->{port} = $opt{port} // (free_ports(1))[0];
@@ -101,7 +103,7 @@ sub exec_server ($self) {
     # TAP consumers wait until the last holder of standard output is gone.
     open STDOUT, '>>', $self->log_path;
     open STDERR, '>>', $self->log_path;
-    become_server($self->path('redis.conf'));
+    become_server($self->path('redis.conf'), $self->{sentinel} ? '--sentinel' : ());
 }
 
 # Never returns.
@@ -143,7 +145,7 @@ sub conf ($self) {
 }
 
 sub tls_conf ($self) {
-    my $dir = $self->dir;
+    my $dir = $self->{certificates};
     return ('port 0', "tls-port $self->{port}", "tls-cert-file $dir/server.crt",
         "tls-key-file $dir/server.key", "tls-ca-cert-file $dir/ca.crt",
         'tls-auth-clients ' . ($self->{tls} eq 'client' ? 'yes' : 'no'));

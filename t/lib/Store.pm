@@ -3,8 +3,9 @@ package Store;
 # The store that `idempotency on` means. The contract is the same on all of
 # them, so the same files run on each: with TEST_IDEMPOTENCY_STORE=redis every
 # configuration that does not define a store named default gets a Redis of this
-# test file, and with TEST_IDEMPOTENCY_STORE=file a zone in a file. Each nginx
-# begins with an empty store, as with one in memory.
+# test file, with TEST_IDEMPOTENCY_STORE=sentinel one that Sentinels watch, and
+# with TEST_IDEMPOTENCY_STORE=file a zone in a file. Each nginx begins with an
+# empty store, as with one in memory.
 #
 #   memory_only('about the zone');     # the file is skipped on the others
 #   redis_only();                      # the file is about Redis, and has its own
@@ -20,9 +21,11 @@ use RedisServer;
 
 our @EXPORT = qw(memory_only redis_only on_redis on_file);
 
-my ($redis, $files, $stores);
+my ($redis, $site, $files, $stores);
 
-sub on_redis { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'redis' }
+sub on_redis { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:redis|sentinel)$/ }
+
+sub on_sentinel { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'sentinel' }
 
 sub on_file { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'file' }
 
@@ -32,14 +35,14 @@ sub memory_only ($reason) {
 
 sub redis_only {
     Test::More::plan(skip_all => 'about Redis')
-        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:memory|file)$/;
+        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:memory|file|sentinel)$/;
 }
 
 # What to add to a configuration of http{}; more: what else is in it.
 sub default_line ($http, $prefix, $more = '') {
     return '' if !on_redis() && !on_file() || $http =~ /\bidempotency_store\s+default\s/;
     return 'idempotency_store default memory:32m file=' . zone_file($prefix) . ';' if on_file();
-    return 'idempotency_store default ' . redis()->unix_url
+    return 'idempotency_store default ' . url()
         . " prefix=$prefix " . patience("$http $more") . ' connect_timeout=5s;';
 }
 
@@ -59,6 +62,14 @@ sub new_prefix { return 'test-' . ++$stores . ':' }
 sub zone_file ($prefix) {
     $files //= File::Temp->newdir('zones-XXXXXX', TMPDIR => 1);
     return "$files/" . $prefix =~ tr/://dr;
+}
+
+# A master, two replicas and three Sentinels, or one server.
+sub url {
+    return redis()->unix_url if !on_sentinel();
+    require Sentinels;
+    $site //= Sentinels->start;
+    return $site->url;
 }
 
 sub redis { return $redis //= RedisServer->start(port => 0) }

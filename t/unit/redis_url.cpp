@@ -31,6 +31,11 @@ parts(std::string_view text)
         out += '|';
     }
 
+    if (url.kind == redis_kind::sentinel) {
+        out += "sentinel ";
+        out += url.service;
+    }
+
     return out;
 }
 
@@ -51,6 +56,9 @@ TEST_CASE("redis url: forms", "[redis]")
     CHECK(parts("redis://u:p/q@h/3") == "u|p/q|h||3|");
     CHECK(parts("redis+unix:/run/redis.sock") == "|||/run/redis.sock|0|");
     CHECK(parts("redis+unix:/s?db=7") == "|||/s|7|");
+    CHECK(parts("redis+sentinel://a,b:1/m") == "||a,b:1||0|sentinel m");
+    CHECK(parts("rediss+sentinel://u:p@a,[::1]:1/m/3")
+          == "tls u|p|a,[::1]:1||3|sentinel m");
 }
 
 
@@ -60,7 +68,7 @@ TEST_CASE("redis url: what is wrong with it", "[redis]")
 
     CHECK(parts("memory:64m") == "not ours");
     CHECK(parts("redis:/h") == "not ours");
-    CHECK(parts("redis+sentinel://h/m") == "not ours");
+    CHECK(parts("redis+sentinels://h/m") == "not ours");
     CHECK_THAT(parts("redis://"), Contains("no host"));
     CHECK_THAT(parts("redis:///1"), Contains("no host"));
     CHECK_THAT(parts("redis://u@h"), Contains("user:password"));
