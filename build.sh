@@ -59,7 +59,7 @@ usage: ./build.sh command
   test --valgrind [files]  the Test::Nginx files under valgrind
   chaos [options]          break everything while clients retry, and check that
                            nothing ran twice: --seconds N --seed S
-                           --store memory|file|redis --keep
+                           --store memory|file|redis|sentinel --keep
   chaos --without NAME     the same with one protection patched out of a copy
                            of the source, which has to fail.  NAME is one of
                            $(protections)

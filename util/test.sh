@@ -5,7 +5,8 @@
 # The program is the server too, as with Redis.
 VALKEY=$BUILD/valkey/usr/bin/valkey-check-rdb
 SERVER_TESTS=(t/090-lease.t t/110-redis-basics.t t/117-redis-refusals.t
-    t/119-redis-forgets.t t/150-redis-put-back.t)
+    t/119-redis-forgets.t t/150-redis-put-back.t
+    t/152-redis-durability.t)
 
 # Which does not know SET NX GET, and has other words for errors of scripts.
 OLD_REDIS=$BUILD/redis6/redis-server

@@ -24,6 +24,8 @@ constexpr parameter known_parameters[] = {
     {"connections", &redis_words::connections},
     {"reassert", &redis_words::reassert},
     {"failover_grace", &redis_words::failover_grace},
+    {"durability", &redis_words::durability},
+    {"durability_timeout", &redis_words::durability_timeout},
     {"user", &redis_words::user},
     {"password_file", &redis_words::password_file},
     {"tls_ca", &redis_words::tls_ca},
@@ -42,6 +44,9 @@ bool read_parameter(ngx_conf_t *cf, const redis_settings &settings,
 bool read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words);
 bool read_put_back(ngx_conf_t *cf, redis_settings &settings,
                    redis_words &words);
+bool read_durability(ngx_conf_t *cf, redis_settings &settings,
+                     redis_words &words);
+bool read_replicas(std::string_view text, durability_settings &out);
 bool read_time(ngx_str_t &text, ngx_msec_t &out);
 bool read_time_or_0(ngx_str_t &text, ngx_msec_t &out);
 bool read_sentinels(ngx_conf_t *cf, redis_settings &settings,
@@ -84,6 +89,7 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
 
     if (!read_values(cf, settings, words)
         || !read_put_back(cf, settings, words)
+        || !read_durability(cf, settings, words)
         || !read_credentials(cf, settings, words)
         || !find_servers(cf, settings, words)
         || (words.url.tls && !set_up_tls(cf, settings, words))
@@ -107,7 +113,7 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
     std::string_view name = view(text).substr(0, equals);
     const char *mistake =
         "is unknown, use prefix, timeout, connect_timeout, connections, "
-        "reassert, failover_grace, user, "
+        "reassert, failover_grace, durability, durability_timeout, user, "
         "password_file, tls_ca, tls_cert, tls_key, tls_name, tls_verify, "
         "sentinel_user, sentinel_password_file or sentinel_check";
 
@@ -231,6 +237,61 @@ read_put_back(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     }
 
     return true;
+}
+
+
+bool
+read_durability(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+{
+    durability_settings &out = settings.durability;
+
+    if (!read_replicas(view(words.durability), out)) {
+        return wrong(cf, settings,
+                     "\"durability\" must be none, replicas:N, disk or "
+                     "disk:N");
+    }
+
+    if (!read_time(words.durability_timeout, out.timeout)) {
+        return wrong(cf, settings,
+                     "\"durability_timeout\" must be a time with a unit, "
+                     "e.g. \"100ms\"");
+    }
+
+    /* A claim may have to wait for the question of others first. */
+    if (out.what != durability_settings::kind::none
+        && out.timeout * 2 >= settings.link.timeout)
+    {
+        return wrong(cf, settings,
+                     "\"durability_timeout\" must be less than half of "
+                     "\"timeout\"");
+    }
+
+    return true;
+}
+
+
+bool
+read_replicas(std::string_view text, durability_settings &out)
+{
+    using kind = durability_settings::kind;
+    std::size_t colon = ngx_min(text.find(':'), text.size());
+    std::string_view word = text.substr(0, colon);
+    ngx_str_t number = str(text.substr(ngx_min(colon + 1, text.size())));
+    bool has_number = colon != text.size();
+    ngx_int_t replicas = has_number ? ngx_atoi(number.data, number.len) : 0;
+
+    out.what = word == "replicas" ? kind::replicas
+               : word == "disk"   ? kind::disk
+                                  : kind::none;
+
+    if (out.what == kind::none) {
+        return text == "none";
+    }
+
+    out.replicas = static_cast<ngx_uint_t>(replicas);
+
+    return (has_number && replicas > 0 && replicas <= 100)
+           || (!has_number && out.what == kind::disk);
 }
 
 

@@ -14,6 +14,8 @@ struct redis_words {
     ngx_str_t connections = ngx_string("1");
     ngx_str_t reassert = ngx_string("30s");
     ngx_str_t failover_grace = ngx_string("1s");
+    ngx_str_t durability = ngx_string("none");
+    ngx_str_t durability_timeout = ngx_string("100ms");
     ngx_str_t user = ngx_null_string;
     ngx_str_t password_file = ngx_null_string;
     ngx_str_t tls_ca = ngx_null_string;

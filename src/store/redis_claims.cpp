@@ -31,7 +31,9 @@ redis_store::claim_record(const claim &what, claim_waiter &waiter)
                        what.fingerprint};
     operation *op = make(purpose::claim, whose);
 
-    if (op == nullptr || !op->link->usable() || !op->link->keeps_up()) {
+    if (op == nullptr || !op->link->usable() || !op->link->keeps_up()
+        || !can_ask_durable())
+    {
         ngx_free(op);
         health_.claim_failed();
         waiter.answered(waiter, {});
@@ -168,6 +170,11 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
     }
 
     op.whose.attempt = static_cast<std::uint32_t>(attempt);
+
+    if (wants_durable()) {
+        wait_until_durable(op);
+        return;
+    }
 
     claim_counts(op);
 }

@@ -83,6 +83,40 @@ redis_commands::send(operation &op) const
 }
 
 
+/* WAIT looks at the writes of its own connection only. */
+void
+redis_commands::ask_durable(redis_link &link, command &c,
+                            const durability_settings &wanted) const
+{
+    bool disk = wanted.what == durability_settings::kind::disk;
+    u_char key[longest_prefix + sizeof("durable")];
+    u_char *end = ngx_cpymem(key, prefix_.data, prefix_.len);
+
+    end = ngx_cpymem(end, "durable", sizeof("durable") - 1);
+
+    redis_output &set = link.begin(c, 5);
+
+    set.add("SET");
+    set.add(
+        {reinterpret_cast<char *>(key), static_cast<std::size_t>(end - key)});
+    set.add("1");
+    set.add("PX");
+    set.add("60000");
+
+    redis_output &wait = link.begin_second(c, disk ? 4 : 3);
+
+    wait.add(disk ? "WAITAOF" : "WAIT");
+
+    if (disk) {
+        wait.add("1");
+    }
+
+    wait.add(decimal(wanted.replicas));
+    wait.add(decimal(wanted.timeout));
+    link.end(c);
+}
+
+
 void
 redis_commands::set_record(operation &op, bool get) const
 {

@@ -14,6 +14,10 @@ public:
 
     void send(operation &op) const;
 
+    /* A write that comes after all others, then asks who has it. */
+    void ask_durable(redis_link &link, command &c,
+                     const durability_settings &wanted) const;
+
 private:
     void set_record(operation &op, bool get) const;
     void get_record(operation &op) const;

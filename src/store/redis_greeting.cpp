@@ -45,7 +45,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
            && add(c, step::memory, {"INFO", "memory"})
            && add(c, step::process, {"INFO", "server"})
            && add(c, step::replication, {"INFO", "replication"})
-           && try_out(c, settings);
+           && try_out(c, settings) && try_durable(c, settings);
 }
 
 
@@ -92,6 +92,23 @@ redis_greeting::try_out(ngx_connection_t *c, const link_settings &settings)
                   {"SET", key, "other", "NX", "GET", "PX", "10000"})
            && add(c, step::scripts_end,
                   {"EVALSHA", hash, "1", key, tried_value, "1"});
+}
+
+
+/* A server that cannot tell is not used. */
+bool
+redis_greeting::try_durable(ngx_connection_t *c, const link_settings &settings)
+{
+    switch (settings.asks_for) {
+
+    case durability_settings::kind::replicas:
+        return add(c, step::durable, {"WAIT", "0", "1"});
+
+    case durability_settings::kind::disk:
+        return add(c, step::durable, {"WAITAOF", "1", "0", "1"});
+
+    default: return true;
+    }
 }
 
 
@@ -156,6 +173,13 @@ redis_greeting::take_error(step what, const redisReply &reply)
 
     if (code == "READONLY") {
         return says_replica;
+    }
+
+    if (what == step::durable) {
+        refusal_ = error_text("it cannot do what \"durability\" asks for, "
+                              "the reply is \"%.*s\"",
+                              text_of(reply).substr(0, 150));
+        return refusal_.text();
     }
 
     if (what == step::select || code == "NOAUTH"

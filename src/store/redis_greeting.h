@@ -69,12 +69,14 @@ private:
         scripts,     /* may this user run the scripts? */
         set_get,     /* is SET with NX and GET as it should be? */
         scripts_end, /* did it leave the key as it was? */
+        durable,     /* can it be asked what is durable? */
     };
 
     bool add(ngx_connection_t *c, step what,
              std::initializer_list<std::string_view> command);
     bool log_in(ngx_connection_t *c, const link_settings &settings);
     bool try_out(ngx_connection_t *c, const link_settings &settings);
+    bool try_durable(ngx_connection_t *c, const link_settings &settings);
     const char *take_error(step what, const redisReply &reply);
 
     std::array<step, 12> steps_ = {};

@@ -191,6 +191,22 @@ server_health::claim_not_confirmed(const ngx_str_t &server)
 
 
 void
+server_health::not_durable(const ngx_str_t &server)
+{
+    if (!not_durable_said_.now()) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" did not have claims on as "
+                  "many disks or replicas as \"durability\" asks for within "
+                  "\"durability_timeout\", their requests are refused: look "
+                  "at its replicas and its disk",
+                  &server);
+}
+
+
+void
 server_health::claim_not_returned(const ngx_str_t &server)
 {
     if (!claims_not_returned_.now()) {

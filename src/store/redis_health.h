@@ -35,6 +35,9 @@ public:
 
     /* No majority of the Sentinels says that this is the master. */
     void claim_not_confirmed(const ngx_str_t &server);
+
+    /* Too few servers had a claim in time. */
+    void not_durable(const ngx_str_t &server);
     void claim_not_returned(const ngx_str_t &server);
 
     /* The server had lost the record of a running request. */
@@ -93,6 +96,7 @@ private:
     once_a_minute records_put_back_;
     once_a_minute foreign_owners_said_;
     once_a_minute not_confirmed_said_;
+    once_a_minute not_durable_said_;
 };
 
 }

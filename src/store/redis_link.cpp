@@ -282,6 +282,21 @@ redis_link::may_have_lost_memory() const
 }
 
 
+bool
+redis_link::has_same_server(const redis_link &other) const
+{
+    const server_identity &mine = identity_;
+    const server_identity &theirs = other.identity_;
+
+    if (!is_ready() || !other.is_ready() || !mine.is_known()) {
+        return false;
+    }
+
+    return mine.process[0] != '\0' ? mine.process == theirs.process
+                                   : mine == theirs;
+}
+
+
 /*
  * A server that hangs may still execute the commands in flight later.  A reset
  * tells it that nobody waits for them, and keeps this host's kernel from

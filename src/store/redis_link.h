@@ -82,6 +82,12 @@ public:
     const ngx_str_t &name() const { return route_.name(); }
     bool is_ready() const { return state_ == state::ready; }
 
+    /* Which connection this is: another number, another connection. */
+    ngx_uint_t times_opened() const { return times_opened_; }
+
+    /* Both are connected to the same process. */
+    bool has_same_server(const redis_link &other) const;
+
     bool is_confirmed() const { return route_.is_confirmed(); }
     bool has_moved() const { return is_ready() && route_.has_moved(); }
     std::uint64_t server_time() const { return greeting_.server_time(); }

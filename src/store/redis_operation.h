@@ -76,6 +76,7 @@ struct operation : command {
     bool take_over;
     ngx_msec_t asked_at;
     unsigned times_vanished; /* a record went while it was looked at */
+    ngx_uint_t granted_by;   /* which connection of the link */
 
     /* Used by completions. */
     record_state state;

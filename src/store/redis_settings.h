@@ -30,6 +30,16 @@ struct server_location {
 };
 
 
+/* What has to have a claim before it counts. */
+struct durability_settings {
+    enum class kind : std::uint8_t { none, replicas, disk };
+
+    kind what = kind::none;
+    ngx_uint_t replicas = 0; /* besides the master's disk, if that is asked */
+    ngx_msec_t timeout = 0;
+};
+
+
 /* Timeouts, login and TLS of a connection. */
 struct link_settings {
     bool sentinel;    /* it leads to a Sentinel, which has no records */
@@ -41,6 +51,9 @@ struct link_settings {
     ngx_msec_t connect_timeout;
     ngx_msec_t longest_delay; /* between two attempts to connect */
     bool puts_back;           /* what a server has lost */
+
+    /* On this link it is asked whether claims are durable. */
+    durability_settings::kind asks_for;
 
     ngx_ssl_t *ssl; /* null: no TLS */
     bool tls_verify;
@@ -67,6 +80,8 @@ struct redis_settings {
     /* Put back what a server may have lost; 0: not. */
     ngx_msec_t reassert;
     ngx_msec_t failover_grace;
+
+    durability_settings durability;
     server_location server;
     sentinel_settings sentinels;
     link_settings link;

@@ -16,7 +16,7 @@ redis_route *make_route(ngx_conf_t *cf, const redis_settings &settings,
 store *
 make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 {
-    std::size_t count = settings.connections;
+    std::size_t count = redis_store::links_needed(settings);
     auto *links = static_cast<redis_link *>(
         ngx_palloc(cf->pool, count * sizeof(redis_link)));
 
@@ -44,12 +44,19 @@ make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 
     for (ngx_uint_t i = 0; i < count; i++) {
         redis_route *route = make_route(cf, settings, sentinels);
+        link_settings how = settings.link;
 
         if (route == nullptr) {
             return nullptr;
         }
 
-        ::new (&links[i]) redis_link(settings.link, *route, *made);
+        /* The last one has no records. */
+        if (i == settings.connections) {
+            how.asks_for = settings.durability.what;
+            how.puts_back = false;
+        }
+
+        ::new (&links[i]) redis_link(how, *route, *made);
     }
 
     return made;
@@ -79,10 +86,26 @@ redis_store::redis_store(const redis_settings &settings,
                          std::span<redis_link> links)
     : timeout_(settings.link.timeout),
       grace_(settings.failover_grace + settings.sentinels.check),
-      links_(links),
+      all_links_(links), links_(links.first(settings.connections)),
       commands_(settings.prefix), health_(settings.prefix),
       late_(commands_, health_), kept_(settings.reassert)
-{}
+{
+    durable_.wanted = settings.durability;
+
+    if (links_needed(settings) > settings.connections) {
+        durable_.link = &links.back();
+    }
+}
+
+
+/* WAIT blocks its connection, so it has one of its own. */
+std::size_t
+redis_store::links_needed(const redis_settings &settings)
+{
+    bool durable = settings.durability.what != durability_settings::kind::none;
+
+    return settings.connections + (durable ? 1 : 0);
+}
 
 
 void
@@ -92,12 +115,15 @@ redis_store::start()
     kept_.start();
     ngx_queue_init(&held_);
     gate_tick_.init(this, on_gate_tick, ngx_cycle->log);
+    ngx_queue_init(&durable_.undecided);
+    ngx_queue_init(&durable_.asked_for);
+    durable_.event.init(this, on_undecided, ngx_cycle->log);
 
     if (sentinels_ != nullptr) {
         sentinels_->start();
     }
 
-    for (redis_link &link : links_) {
+    for (redis_link &link : all_links_) {
         link.start();
     }
 }
@@ -108,7 +134,7 @@ redis_store::stop()
 {
     stopping_ = true;
 
-    for (redis_link &link : links_) {
+    for (redis_link &link : all_links_) {
         link.stop();
     }
 
@@ -117,6 +143,7 @@ redis_store::stop()
     }
 
     free_held();
+    free_undecided();
     late_.stop();
     kept_.stop();
 }
@@ -127,7 +154,7 @@ redis_store::link_up(redis_link &link)
 {
     unsigned down = 0;
 
-    for (const redis_link &any : links_) {
+    for (const redis_link &any : all_links_) {
         down += !any.usable();
     }
 
@@ -169,7 +196,7 @@ redis_store::server_evicts(redis_link &link, std::string_view policy)
 void
 redis_store::masters_named()
 {
-    for (redis_link &link : links_) {
+    for (redis_link &link : all_links_) {
         if (link.has_moved()) {
             link.give_up("the Sentinels name another master");
         }

@@ -24,6 +24,8 @@ class redis_store final : public store,
 public:
     redis_store(const redis_settings &settings, std::span<redis_link> links);
 
+    static std::size_t links_needed(const redis_settings &settings);
+
     /* Its masters are named by these. */
     void set_sentinels(sentinel_group &group) { sentinels_ = &group; }
 
@@ -100,8 +102,22 @@ private:
     void refuse_held(operation &op);
     void free_held();
 
+    /* redis_durable.cpp */
+    static void on_undecided(ngx_event_t *event);
+    static void durable_answered(command &c, const redisReply *reply,
+                                 unanswered why);
+
+    bool wants_durable() const { return durable_.link != nullptr; }
+    bool can_ask_durable() const;
+    void wait_until_durable(operation &op);
+    void ask_durable();
+    bool is_durable(const command &c, const redisReply *reply);
+    void decide(ngx_queue_t &which, bool durable);
+    void free_undecided();
+
     std::uint64_t timeout_;
     ngx_msec_t grace_;
+    std::span<redis_link> all_links_;
     std::span<redis_link> links_; /* for records */
     sentinel_group *sentinels_ = nullptr;
     redis_commands commands_;
@@ -113,6 +129,19 @@ private:
     ngx_queue_t held_ = {};
     std::size_t held_count_ = 0;
     own_event gate_tick_ = {};
+
+    /* Claims that count when enough servers have them. */
+    struct {
+        durability_settings wanted;
+        redis_link *link = nullptr; /* null: nothing is asked for */
+        ngx_queue_t undecided = {};
+        ngx_queue_t asked_for = {};
+        bool is_asking = false;
+        own_event event = {};
+        struct : command {
+            redis_store *owner;
+        } question = {};
+    } durable_;
 
     bool stopping_ = false;
 };

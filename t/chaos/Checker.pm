@@ -104,6 +104,8 @@ sub collect_events ($self) {
             push @{ $self->{outages} }, [@$event{qw(t until)}, $event->{instance}];
         } elsif ($what eq 'memory lost') {
             push @{ $self->{losses} }, [@$event{qw(t until)}];
+        } elsif ($what eq 'outcomes lost') {
+            push @{ $self->{outcome_losses} }, [@$event{qw(t until)}];
         }
     }
 }
@@ -404,7 +406,8 @@ sub check_seen_again ($self, $key, @answers) {
 }
 
 sub is_lost_between ($self, $seen, $after) {
-    return any { $_->[0] <= $after->{ended} && $seen->{t} <= $_->[1] } @{ $self->{losses} };
+    return any { $_->[0] <= $after->{ended} && $seen->{t} <= $_->[1] } @{ $self->{losses} },
+        @{ $self->{outcome_losses} };
 }
 
 sub is_out_of_reach ($self, $answer) {

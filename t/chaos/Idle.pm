@@ -79,7 +79,8 @@ sub counted_connections ($who, $instance) {
 }
 
 sub files ($who, $instance, $world, $before) {
-    my $want = $before->{files} + ($world->{redis_port} ? 1 : 0);
+    # Connections to servers and Sentinels come and go.
+    my $want = $before->{files} + ($world->{redis_port} ? 1 : $world->{sentinels} ? 5 : 0);
     return map {
         my $pid = $_;
         my $is;

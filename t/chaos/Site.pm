@@ -16,7 +16,8 @@ use Workload;
 our $WORKERS = 2;
 my $FAKETIME = '/usr/lib/*/faketime/libfaketime.so.1';
 
-# count, store, folder, apps => [ports], redis => port, faketime => instance
+# count, store, folder, apps => [ports], redis => port, or url => of servers that
+# are reached without a bad network, faketime => instance
 # with a clock that can be set
 sub new ($class, %opt) {
     my $self = bless { %opt, instances => [], old => [] }, $class;
@@ -181,8 +182,8 @@ sub set_clock ($self, $instance, $seconds) {
 sub http_conf ($self, $instance) {
     my %port = %{ $instance->{port} };
     my $life = life_name($instance);
-    my $store = $self->{redis}
-        ? qq("redis://127.0.0.1:$port{link_redis}" timeout=250ms) : 'memory:64m';
+    my $store = $self->{url} ? $self->{url}
+        : $self->{redis} ? qq("redis://127.0.0.1:$port{link_redis}" timeout=250ms) : 'memory:64m';
     my $small = 'memory:128k';
     if ($self->{store} eq 'file') {
         my $file = $self->zone_file($instance);

@@ -47,9 +47,11 @@ sub start ($self) {
     catch_signals();
     $self->start_app($_) for @{ $self->{apps} };
     $self->start_redis if $self->{redis_port};
+    $self->start_sentinels if $self->{store} eq 'sentinel';
     $self->{site} = Site->new(
-        count => $self->{instances}, store => $self->{store}, folder => $self->{folder},
+        count => $self->{instances}, store => $self->{shared} // $self->{store}, folder => $self->{folder},
         apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
+        url => $self->{url},
         faketime => $self->{faketime}, more_conf => $self->{more_conf},
         access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');
     $self->{site}->start_all;
@@ -112,6 +114,15 @@ sub start_redis ($self) {
     wait_listening($self->{redis_port});
 }
 
+# A master, two replicas, three Sentinels. Records are shared, as in one Redis.
+sub start_sentinels ($self) {
+    require Sentinels;
+    $self->{shared} = 'redis';
+    $self->{sentinels} = Sentinels->start(down_after => 900);
+    $self->{url} = $self->{sentinels}->url . ' timeout=300ms sentinel_check=200ms failover_grace=1s'
+        . " durability=$self->{durability}";
+}
+
 # What it had is gone.
 sub forget_redis ($self) {
     remove_tree($self->path('appendonlydir'), $self->path('appendonly.aof'));
@@ -158,6 +169,9 @@ sub stop ($self) {
         }
         $self->{site}->stop_proxies;
         $self->{site}->clean_up;
+    }
+    if (my $site = delete $self->{sentinels}) {
+        $_->kill for grep { $_->pid } $site->servers, $site->sentinels;
     }
     kill CONT => $_ for keys %{ $self->{children} };
     $self->end_process($_) for keys %{ $self->{children} };

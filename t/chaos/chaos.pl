@@ -3,7 +3,8 @@
 # Many clients, several nginx, and everything that can go wrong at once; then
 # the question whether the promises were kept.
 #
-#   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis] [--keep]
+#   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel] [--keep]
+#            [--durability replicas:2]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
 #
 # The faults follow from the seed; what they meet does not, as processes are
@@ -29,18 +30,27 @@ my $PROBERS  = 8;
 my $LONG_RUN = $READ_TIMEOUT + $LEASE;    # whatever runs is over by then
 my $SHOWN    = 3;                         # violations of a rule told in full
 
-my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25);
-GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i')
-    && !@ARGV && $opt{store} =~ /^(?:memory|file|redis)$/
-    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis] [--keep]\n";
+my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25,
+    durability => 'replicas:2');
+GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i', 'durability=s')
+    && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel)$/
+    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel] [--keep]\n";
 $opt{seed} //= int rand 1_000_000_000;
+
+# What is promised of a failover is promised where unknown outcomes are held.
+if ($opt{store} eq 'sentinel') {
+    for my $route (grep { $_->{unknown} eq 'release' } values %ROUTES) {
+        $route->{unknown} = 'hold';
+        $route->{conf} =~ s/idempotency_unknown_outcome release;//;
+    }
+}
 
 $| = 1;
 exit main();
 
 sub main {
     my $world = World->new(store => $opt{store}, seed => $opt{seed},
-        instances => $opt{instances}, faketime => can_fake_time() ? 1 : undef);
+        durability => $opt{durability}, instances => $opt{instances}, faketime => can_fake_time() ? 1 : undef);
     print "chaos: --seed $opt{seed} --store $opt{store} --seconds $opt{seconds}, in ",
         $world->folder, "\n";
     my $checker = play($world);
@@ -103,7 +113,7 @@ sub keys_used ($world) {
 
 sub make_checker ($world, $nemesis, @idle) {
     my $checker = Checker->new(
-        routes => \%ROUTES, store => $opt{store}, lease => $LEASE,
+        routes => \%ROUTES, store => $world->{shared} // $opt{store}, lease => $LEASE,
         read_timeout => $READ_TIMEOUT, ledger => [$world->ledger],
         answers => [$world->histories], links => [$world->links],
         events => [read_lines($world->path('events'))], idle => \@idle,
