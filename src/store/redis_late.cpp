@@ -63,6 +63,11 @@ late_operations::put_off(operation &op)
         return;
     }
 
+    /* It failed while it was to be put back: nobody else does that now. */
+    if (op.replaces && op.link->gate.closed && !op.returns_claim()) {
+        op.enter_gate();
+    }
+
     if (entry.state == lateness::on_time) {
         entry.since = ngx_current_msec;
         entry.delay = first_delay;
@@ -74,7 +79,8 @@ late_operations::put_off(operation &op)
 
     } else {
         end_retry(op);
-        entry.delay = ngx_min(entry.delay * 2, longest_delay);
+        entry.delay = op.holds_gate ? first_delay
+                                    : ngx_min(entry.delay * 2, longest_delay);
     }
 
     entry.state = lateness::waiting;

@@ -53,6 +53,16 @@ redis_link::stop()
 }
 
 
+/* A worker that is shutting down has closed its idle connections. */
+void
+redis_link::wake()
+{
+    if (state_ == state::closed && !retry_.event.timer_set) {
+        open();
+    }
+}
+
+
 void
 redis_link::give_up(const char *why)
 {

@@ -64,6 +64,9 @@ public:
     void start();
     void stop();
 
+    /* Opens it again if it was closed because it was idle. */
+    void wake();
+
     bool usable() const { return !down_; }
 
     /* The server keeps up with the load: a claim can be sent. */

@@ -19,7 +19,11 @@ make_operation(redis_store &owner, redis_link &link, purpose why,
     op->owner = &owner;
     op->link = &link;
     op->why = why;
-    op->written = form::script_by_hash;
+
+    /* Sent again in full, a renewal would come after what followed it. */
+    op->written = why == purpose::renew ? form::script_in_full
+                                        : form::script_by_hash;
+
     op->whose = whose;
     op->asked_at = ngx_current_msec;
     op->late.op = op;

@@ -180,6 +180,7 @@ void
 sentinel_group::ask_all()
 {
     for (member &m : members_) {
+        m.link->wake();
         ask_member(m);
     }
 }
