@@ -224,11 +224,13 @@ with_recipe 'An access log', sub ($ng) {
 
     my $log = $ng->read('idempotency.log');
     my $end = 'store_time=\S+ request_time=\S+ upstream=';
-    like((split /\n/, $log)[0], qr{"POST /payments/1" 201 idempotency=NEW error=- key=8e03a1\.\.\. attempt=1 age=- expires=\d+ ${end}127}, 'a run');
-    like((split /\n/, $log)[1], qr{ 201 idempotency=REPLAY error=- key=8e03a1\.\.\. attempt=- age=\d+ expires=\d+ ${end}-}, 'a replay');
-    like((split /\n/, $log)[2], qr{ 201 idempotency=- error=- key=- attempt=- age=- expires=- ${end}127}, 'no key');
+    like((split /\n/, $log)[0], qr{"POST /payments/1" 201 idempotency=NEW outcome=completed error=- key=8e03a1\.\.\. id=[0-9a-f]{32} attempt=1 age=- expires=\d+ ${end}127}, 'a run');
+    like((split /\n/, $log)[1], qr{ 201 idempotency=REPLAY outcome=- error=- key=8e03a1\.\.\. id=[0-9a-f]{32} attempt=- age=\d+ expires=\d+ ${end}-}, 'a replay');
+    like((split /\n/, $log)[2], qr{ 201 idempotency=- outcome=- error=- key=- id=- attempt=- age=- expires=- ${end}127}, 'no key');
     like((split /\n/, $log)[3], qr{ key=\(short\) }, 'a short key is hidden');
-    like((split /\n/, $log)[4], qr{ 422 idempotency=REUSED error=key_reused key=8e03a1}, 'a refusal');
+    like((split /\n/, $log)[4], qr{ 422 idempotency=REUSED outcome=- error=key_reused key=8e03a1}, 'a refusal');
+    my @ids = $log =~ / id=(\S+)/g;
+    is_deeply([@ids[1, 4]], [@ids[0, 0]], 'one record has one id');
     unlike($log, qr/\Q$key\E|secret/, 'no key and no arguments');
 };
 

@@ -1,6 +1,7 @@
 #include "module/claim.h"
 
 #include "module/context.h"
+#include "module/counting.h"
 
 #include <openssl/rand.h>
 
@@ -82,6 +83,7 @@ act_on_answer(context &ctx)
         ctx.claim.own.attempt = answer.attempt;
         note_claimed(ctx);
         ctx.status = status::fresh;
+        count_claimed(ctx);
         ngx_log_debug1(NGX_LOG_DEBUG_HTTP, ctx.request->connection->log, 0,
                        "idempotency: claimed, attempt %uD", answer.attempt);
         return start_run(ctx);
@@ -179,6 +181,7 @@ meet_record(context &ctx)
                       "idempotency: dry run: this request would get the "
                       "stored response, which is %uL s old, record %V",
                       found.age / 1000, &id.text);
+        count_dry_run(ctx, error_code::none);
         return pass(ctx, status::replay);
     }
 
@@ -257,6 +260,7 @@ claim_answered(claim_waiter &waiter, const claim_answer &answer)
     ctx->claim.answer = answer;
     move_to(*ctx, stage::answered);
     stop_store_time(*ctx);
+    count_claim(*ctx, answer.result);
 
     if (!ctx->claim.in_call) {
         resume(*ctx);

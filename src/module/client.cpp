@@ -1,6 +1,7 @@
 #include "module/client.h"
 
 #include "module/context.h"
+#include "module/counting.h"
 
 namespace idempotency {
 
@@ -113,6 +114,7 @@ client_left(context &ctx)
         "idempotency: client disconnected, the request continues until "
         "its outcome is stored");
 
+    count_client_gone(ctx);
     ctx.run.client.gone = true;
     ctx.request->keepalive = 0;
     c->error = 1;
@@ -181,6 +183,7 @@ look_for_client(ngx_http_request_t *r)
     }
 
     r->read_event_handler = ngx_http_block_reading;
+    count_client_gone(*find_context(r->main));
     start_abort_timer(*find_context(r->main));
 }
 

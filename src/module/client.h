@@ -9,7 +9,8 @@ struct context;
 
 /* The client of a run, which may leave before the run has ended. */
 struct client_state {
-    bool gone; /* from now on nothing is sent to it */
+    bool gone;    /* from now on nothing is sent to it */
+    bool counted; /* among those that left */
     own_event abort;
     ngx_chain_t *unsent; /* passed on, not sent yet */
     ngx_http_event_handler_pt write_event_handler; /* the upstream's */

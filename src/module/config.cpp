@@ -203,6 +203,10 @@ create_main_conf(ngx_conf_t *cf)
                != NGX_OK
         || ngx_array_init(&conf->upstreams, cf->pool, 4,
                           sizeof(guarded_upstream))
+               != NGX_OK
+        || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(counters *))
+               != NGX_OK
+        || ngx_array_init(&conf->counts, cf->pool, 2, sizeof(counters *))
                != NGX_OK)
     {
         return nullptr;

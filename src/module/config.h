@@ -5,6 +5,7 @@
 #include "contract/pointer.h"
 #include "module/problem.h"
 #include "ngx.h"
+#include "store/counters.h"
 #include "store/store.h"
 
 namespace idempotency {
@@ -23,6 +24,7 @@ struct conf_line {
 struct named_store {
     ngx_str_t name;
     store *backend;
+    counters *counts;
     ngx_str_t file;
     ngx_uint_t line;
     ngx_str_t zone_file; /* of a memory store, if it has one */
@@ -43,6 +45,8 @@ struct main_conf {
 
     ngx_command_t *proxy_method; /* null: there is none */
     ngx_uint_t proxy_index;      /* of the proxy module */
+    ngx_array_t zones;           /* counters *, of status zones */
+    ngx_array_t counts;          /* counters *, of stores */
 };
 
 
@@ -85,6 +89,8 @@ struct location_conf {
     named_store *store; /* null: off */
     ngx_str_t file;     /* where that was said */
     ngx_uint_t line;
+    counters *zone; /* null: off */
+    ngx_str_t zone_name;
 
     ngx_array_t *scope;     /* ngx_http_complex_value_t */
     ngx_uint_t scope_route; /* bits */

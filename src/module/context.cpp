@@ -1,5 +1,7 @@
 #include "module/context.h"
 
+#include "module/counting.h"
+
 namespace idempotency {
 
 namespace {
@@ -108,6 +110,7 @@ ngx_int_t
 pass(context &ctx, status as)
 {
     ctx.status = as;
+    count_status(ctx, as);
     move_to(ctx, stage::passed);
 
     return NGX_DECLINED;
@@ -169,6 +172,7 @@ forget_operations(context &ctx)
     }
 
     if (ctx.ending.settled.under_way != nullptr) {
+        count_end(ctx, settle_result::done);
         backend->forget(ctx.ending.settled);
     }
 }

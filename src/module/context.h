@@ -66,6 +66,9 @@ struct context {
 };
 
 
+/* Empty beyond the last status. */
+std::string_view name_of(status s);
+
 /* The record's name in hex, for the log; "-" if it has none yet. */
 struct id_text {
     explicit id_text(const context &ctx);

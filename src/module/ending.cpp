@@ -1,6 +1,7 @@
 #include "module/ending.h"
 
 #include "module/context.h"
+#include "module/counting.h"
 #include "module/headers.h"
 #include "module/jsonrpc.h"
 #include "module/keeping.h"
@@ -179,6 +180,9 @@ log_ending(const context &ctx, const evidence &seen)
 
     bool answered = seen.complete && !seen.unanswered;
 
+    count_unknown(ctx, !answered    ? unknown_reason::no_response
+                       : seen.again ? unknown_reason::earlier_attempt
+                                    : unknown_reason::status);
     id_text id(ctx);
 
     ngx_log_error(
@@ -290,6 +294,8 @@ outcome_settled(settle_waiter &waiter, settle_result result)
 {
     auto *ctx = static_cast<context *>(waiter.owner);
 
+    count_settlement(*ctx, result);
+
     if (result == settle_result::lost && ask_owner(*ctx)) {
         return;
     }
@@ -357,6 +363,8 @@ end(context &ctx, settle_result result)
 {
     move_to(ctx, stage::settled);
     stop_renewal(ctx);
+    ctx.ending.result = result;
+    count_end(ctx, result);
 
     if (result == settle_result::lost) {
         run_log log(ctx);

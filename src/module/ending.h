@@ -4,6 +4,8 @@
 #include "ngx.h"
 #include "store/store.h"
 
+#include <optional>
+
 namespace idempotency {
 
 struct context;
@@ -22,6 +24,7 @@ struct ending_state {
     step at;
     outcome how;
     settle_waiter settled;
+    std::optional<settle_result> result; /* what the store said in the end */
     token second; /* of the claim that asks whose the record is */
 
     /* Called when the outcome is with the store, or never will be. */

@@ -2,6 +2,7 @@
 
 #include "module/admission.h"
 #include "module/context.h"
+#include "module/counting.h"
 #include "module/first_sent.h"
 #include "module/headers.h"
 #include "module/key.h"
@@ -21,6 +22,7 @@ ngx_int_t look_at_other_method(ngx_http_request_t *r,
 bool is_protected(const location_conf *conf, const ngx_str_t &method);
 context *enter(ngx_http_request_t *r, const location_conf *conf);
 ngx_int_t pass_by_bypass(ngx_http_request_t *r, const location_conf *conf);
+ngx_int_t pass_without_key(const location_conf *conf);
 ngx_int_t refuse_new(ngx_http_request_t *r, const location_conf *conf,
                      error_code code, key_fault fault = key_fault::none);
 ngx_int_t refuse_without_body(context &ctx);
@@ -106,7 +108,7 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
 
     case key_found::no:
         return conf->required ? refuse_new(r, conf, error_code::key_missing)
-                              : NGX_DECLINED;
+                              : pass_without_key(conf);
 
     case key_found::bad:
         return refuse_new(r, conf, error_code::key_invalid, search.fault);
@@ -250,6 +252,15 @@ pass_by_bypass(ngx_http_request_t *r, const location_conf *conf)
     }
 
     return pass(*ctx, status::bypass);
+}
+
+
+ngx_int_t
+pass_without_key(const location_conf *conf)
+{
+    count_keyless(conf);
+
+    return NGX_DECLINED;
 }
 
 

@@ -1,6 +1,7 @@
 #include "module/lease.h"
 
 #include "module/context.h"
+#include "module/counting.h"
 
 namespace idempotency {
 
@@ -51,6 +52,8 @@ renewed(settle_waiter &waiter, settle_result result)
     if (ctx->at != stage::running) {
         return;
     }
+
+    count_renewal(*ctx, result);
 
     /* Renewal goes on: the successor may end first, and release the key. */
     if (result == settle_result::lost && !ctx->run.lease.lost) {

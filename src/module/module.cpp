@@ -97,7 +97,8 @@ add_to_nginx(ngx_conf_t *cf)
     }
 
     if (add_gate(cf) != NGX_OK || guard_upstreams(cf, main) != NGX_OK
-        || keep_server_names(cf) != NGX_OK)
+        || keep_server_names(cf) != NGX_OK
+        || add_counter_memory(cf, &main->zones, &main->counts) != NGX_OK)
     {
         return NGX_ERROR;
     }

@@ -3,6 +3,7 @@
 #include "contract/record.h"
 #include "module/capture.h"
 #include "module/context.h"
+#include "module/counting.h"
 #include "module/error_body.h"
 #include "module/jsonrpc.h"
 
@@ -323,6 +324,7 @@ refuse(context &ctx, refusal why)
                       &name, &id.text);
 
         ctx.error = why.code;
+        count_dry_run(ctx, why.code);
         return pass(ctx, why.status);
     }
 
@@ -344,6 +346,7 @@ send_problem(context &ctx, error_code code)
     ctx.error = code;
 
     if (!again) {
+        count_refusal(ctx, {ctx.status, code});
         id_text id(ctx);
 
         ngx_log_error(below(ctx.conf->log_level), r->connection->log, 0,

@@ -2,6 +2,7 @@
 
 #include "contract/record.h"
 #include "module/context.h"
+#include "module/counting.h"
 #include "module/jsonrpc.h"
 #include "module/shared_response.h"
 
@@ -340,6 +341,7 @@ replay(context &ctx)
     }
 
     ctx.status = status::replay;
+    count_replay(ctx);
     move_to(ctx, stage::replayed);
 
     ngx_http_finalize_request(r, send_response(ctx, reader));

@@ -28,6 +28,12 @@ find_store(ngx_conf_t *cf, const ngx_str_t &name)
     }
 
     named->name = name;
+    named->counts = make<counters>(cf->pool, counters::kind::store, name);
+
+    if (named->counts == nullptr || !append(&main->counts, named->counts)) {
+        return nullptr;
+    }
+
     named->file = cf->conf_file->file.name;
     named->line = cf->conf_file->line;
 
@@ -152,6 +158,7 @@ define_stores(ngx_conf_t *cf, main_conf *main)
     for (named_store *named : elements<named_store *>(&main->stores)) {
 
         if (named->backend != nullptr) {
+            named->backend->counts = named->counts;
             continue;
         }
 
@@ -170,6 +177,8 @@ define_stores(ngx_conf_t *cf, main_conf *main)
         if (named->backend == nullptr) {
             return failed;
         }
+
+        named->backend->counts = named->counts;
     }
 
     return NGX_CONF_OK;

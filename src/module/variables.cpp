@@ -2,6 +2,7 @@
 
 #include "contract/record.h"
 #include "module/context.h"
+#include "module/counting.h"
 
 namespace idempotency {
 
@@ -71,7 +72,7 @@ get_status(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
     context *ctx = find_context(r->main);
     status s = ctx != nullptr ? ctx->status : status::none;
 
-    return found(v, status_names[static_cast<std::size_t>(s)]);
+    return found(v, name_of(s));
 }
 
 
@@ -102,6 +103,21 @@ get_error_detail(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 
     return detail.data != nullptr ? found(v, view(detail)) : NGX_ERROR;
 }
+
+
+ngx_int_t
+get_outcome(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t)
+{
+    context *ctx = find_context(r->main);
+    std::string_view outcome;
+
+    if (ctx != nullptr) {
+        outcome = outcome_of(*ctx);
+    }
+
+    return outcome.empty() ? not_found(v) : found(v, outcome);
+}
+
 
 /* What is left of a response that is not replayed. */
 bool
@@ -280,6 +296,7 @@ variable variables[] = {
     {ngx_string("idempotency_status"), get_status},
     {ngx_string("idempotency_error"), get_error},
     {ngx_string("idempotency_error_detail"), get_error_detail},
+    {ngx_string("idempotency_outcome"), get_outcome},
     {ngx_string("idempotency_original_status"), get_original_status},
     {ngx_string("idempotency_original_location"), get_original_location},
     {ngx_string("idempotency_key"), get_key},
@@ -292,6 +309,15 @@ variable variables[] = {
     {ngx_string("idempotency_store_time"), get_store_time},
 };
 
+}
+
+
+std::string_view
+name_of(status s)
+{
+    auto i = static_cast<std::size_t>(s);
+
+    return i < std::size(status_names) ? status_names[i] : std::string_view();
 }
 
 

@@ -104,6 +104,7 @@ server_health::say_unavailable(const ngx_str_t &server, const char *why,
 {
     unavailable_since_ = ngx_current_msec;
     claims_failed_ = 0;
+    counts_->set_unavailable(why);
     claims_before_ = 0;
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, err,
@@ -115,6 +116,8 @@ server_health::say_unavailable(const ngx_str_t &server, const char *why,
 void
 server_health::say_available(const ngx_str_t &server)
 {
+    counts_->set_available();
+
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                   "idempotency: Redis at \"%V\" is available again after %M "
                   "ms, meanwhile %ui requests could not claim their key and "
@@ -222,6 +225,22 @@ server_health::claim_not_returned(const ngx_str_t &server)
 
 
 void
+server_health::outcome_late()
+{
+    outcomes_late_++;
+    counts_->add(store_count::outcomes_late);
+}
+
+
+void
+server_health::outcome_stored_late()
+{
+    outcomes_stored_++;
+    counts_->add(store_count::outcomes_stored_late);
+}
+
+
+void
 server_health::put_back(const ngx_str_t &server)
 {
     records_lost_++;
@@ -276,6 +295,8 @@ server_health::foreign_owner(const ngx_str_t &server)
 void
 server_health::outcome_lost(const ngx_str_t &server)
 {
+    counts_->add(store_count::outcomes_lost);
+
     if (outcomes_lost_++ != 0) {
         return;
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "ngx.h"
+#include "store/counters.h"
 #include "store/redis_reply.h"
 
 namespace idempotency {
@@ -14,6 +15,8 @@ namespace idempotency {
 class server_health {
 public:
     explicit server_health(const ngx_str_t &prefix) : prefix_(prefix) {}
+
+    void report_to(counters *counts) { counts_ = counts; }
 
     void link_down(const ngx_str_t &server, const char *why, ngx_err_t err);
     void link_up(const ngx_str_t &server, unsigned links_down);
@@ -51,8 +54,8 @@ public:
     void foreign_owner(const ngx_str_t &server);
 
     /* An outcome is late from its first failure until it is stored or lost. */
-    void outcome_late() { outcomes_late_++; }
-    void outcome_stored_late() { outcomes_stored_++; }
+    void outcome_late();
+    void outcome_stored_late();
     void outcome_superseded() { outcomes_superseded_++; }
     void outcome_lost(const ngx_str_t &server);
     void outcome_over(const ngx_str_t &server);
@@ -71,6 +74,7 @@ private:
     void say_available(const ngx_str_t &server);
 
     ngx_str_t prefix_;
+    counters *counts_ = nullptr;
 
     unsigned links_down_ = 0;
     bool refusing_ = false;

@@ -111,6 +111,7 @@ redis_store::links_needed(const redis_settings &settings)
 void
 redis_store::start()
 {
+    health_.report_to(counts);
     late_.start();
     kept_.start();
     ngx_queue_init(&held_);

@@ -11,6 +11,8 @@
 
 namespace idempotency {
 
+class counters;
+
 using token = std::array<std::uint8_t, 16>;
 
 
@@ -116,6 +118,9 @@ struct settle_waiter {
  */
 class store {
 public:
+    /* Where its numbers are kept; set before it starts. */
+    counters *counts = nullptr;
+
     virtual void claim_record(const claim &what, claim_waiter &waiter) = 0;
     virtual void complete(const ownership &whose, const completion &how,
                           settle_waiter *waiter) = 0;
