@@ -204,6 +204,9 @@ create_main_conf(ngx_conf_t *cf)
         || ngx_array_init(&conf->upstreams, cf->pool, 4,
                           sizeof(guarded_upstream))
                != NGX_OK
+        || ngx_array_init(&conf->admin_locations, cf->pool, 1,
+                          sizeof(admin_location))
+               != NGX_OK
         || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(counters *))
                != NGX_OK
         || ngx_array_init(&conf->counts, cf->pool, 2, sizeof(counters *))

@@ -39,6 +39,13 @@ struct guarded_upstream {
 };
 
 
+/* Where a server has idempotency_admin. */
+struct admin_location {
+    ngx_http_core_srv_conf_t *server;
+    ngx_str_t path;
+};
+
+
 struct main_conf {
     ngx_array_t stores;    /* named_store * */
     ngx_array_t upstreams; /* guarded_upstream, sorted by address */
@@ -47,6 +54,7 @@ struct main_conf {
     ngx_uint_t proxy_index;      /* of the proxy module */
     ngx_array_t zones;           /* counters *, of status zones */
     ngx_array_t counts;          /* counters *, of stores */
+    ngx_array_t admin_locations; /* admin_location */
 };
 
 
@@ -91,6 +99,7 @@ struct location_conf {
     ngx_uint_t line;
     counters *zone; /* null: off */
     ngx_str_t zone_name;
+    bool admin;
 
     ngx_array_t *scope;     /* ngx_http_complex_value_t */
     ngx_uint_t scope_route; /* bits */

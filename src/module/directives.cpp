@@ -376,6 +376,9 @@ ngx_command_t commands[] = {
      set_choice, NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, log_level),
      log_levels},
 
+    {ngx_string("idempotency_admin"), NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS,
+     set_admin, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
     ngx_null_command,
 };
 

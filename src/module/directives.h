@@ -120,6 +120,9 @@ setter set_first_sent;
 setter set_methods;
 setter set_pointers;
 
+/* admin.cpp */
+setter set_admin;
+
 /* outcome_directives.cpp */
 setter set_ttl;
 setter set_unknown_status;

@@ -32,11 +32,21 @@ public:
                       settle_waiter *waiter) override;
     void renew(const ownership &whose, settle_waiter &waiter) override;
 
+    /* For administrators: memory_admin.cpp */
+    void look_up(const record_id &name, admin_waiter &waiter) override;
+    void list_unknown(std::uint64_t from, admin_waiter &waiter) override;
+    void settle_unknown(const record_id &name, const admin_settlement &how,
+                        admin_waiter &waiter) override;
+
     /* Every answer comes inside the call, but for those of a file's disk. */
+    void forget(admin_waiter &) override {}
     void forget(claim_waiter &waiter) override { sync_.forget(waiter); }
     void forget(settle_waiter &waiter) override { sync_.forget(waiter); }
 
     std::size_t capacity() const override { return settings_.size; }
+    std::string_view kind() const override { return "memory"; }
+    bool usage(store_usage &out) override;
+
     void start() override;
     void stop() override;
 

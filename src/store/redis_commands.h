@@ -18,6 +18,8 @@ public:
     void ask_durable(redis_link &link, command &c,
                      const durability_settings &wanted) const;
 
+    const ngx_str_t &prefix() const { return prefix_; }
+
 private:
     void set_record(operation &op, bool get) const;
     void get_record(operation &op) const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "store/admin.h"
 #include "store/redis.h"
 #include "store/redis_commands.h"
 #include "store/redis_health.h"
@@ -41,6 +42,12 @@ public:
     void renew(const ownership &whose, settle_waiter &waiter) override;
     void forget(claim_waiter &waiter) override;
     void forget(settle_waiter &waiter) override;
+    void look_up(const record_id &name, admin_waiter &waiter) override;
+    void list_unknown(std::uint64_t from, admin_waiter &waiter) override;
+    void settle_unknown(const record_id &name, const admin_settlement &how,
+                        admin_waiter &waiter) override;
+    void forget(admin_waiter &waiter) override;
+    std::string_view kind() const override { return "redis"; }
     std::uint64_t timeout() const override { return timeout_; }
     void start() override;
     void stop() override;

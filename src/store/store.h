@@ -8,10 +8,13 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace idempotency {
 
 class counters;
+struct admin_waiter;
+struct admin_settlement;
 
 using token = std::array<std::uint8_t, 16>;
 
@@ -108,6 +111,21 @@ struct settle_waiter {
 };
 
 
+/* Of a store that has room for so many bytes and no more. */
+struct store_usage {
+    std::uint64_t records; /* with the expired, not yet reclaimed ones */
+    std::uint64_t used;
+    std::uint64_t facts; /* of the used bytes: cannot make room for others */
+    std::uint64_t size;
+    std::uint64_t dropped; /* responses that made room, ever */
+    std::uint64_t refused; /* claims that found no room, ever */
+
+    /* Milliseconds until all of it is used, or forever. */
+    std::uint64_t full_in;
+    std::uint64_t facts_full_in;
+};
+
+
 /*
  * Who remembers.  Made while the configuration is read, lives as long as it
  * does.  claim() alone decides who runs; everything after it is fenced: it
@@ -135,6 +153,22 @@ public:
      */
     virtual void forget(claim_waiter &waiter) = 0;
     virtual void forget(settle_waiter &waiter) = 0;
+
+    /*
+     * For administrators, see admin.h.  None of these changes a record while
+     * its owner lives.
+     */
+    virtual void look_up(const record_id &name, admin_waiter &waiter) = 0;
+    virtual void list_unknown(std::uint64_t from, admin_waiter &waiter) = 0;
+    virtual void settle_unknown(const record_id &name,
+                                const admin_settlement &how,
+                                admin_waiter &waiter) = 0;
+    virtual void forget(admin_waiter &waiter) = 0;
+
+    virtual std::string_view kind() const = 0;
+
+    /* False: it has no room of its own. */
+    virtual bool usage(store_usage &) { return false; }
 
     /* The longest time that a request waits for an answer; 0: none. */
     virtual std::uint64_t timeout() const { return 0; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "store/admin.h"
 #include "store/store.h"
 
 #include <cstddef>
@@ -144,6 +145,20 @@ public:
     settle_result mark_unknown(const ownership &whose, std::uint64_t keep,
                                std::uint64_t now);
     settle_result renew(const ownership &whose, std::uint64_t now);
+
+    /* For administrators: zone_admin.cpp */
+    bool look_up(const record_id &name, std::uint64_t now, admin_record &out);
+    admin_result settle_unknown(const record_id &name,
+                                const admin_settlement &how,
+                                std::uint64_t now);
+
+    /*
+     * Looks for unknown outcomes in so many blocks from this one on, until
+     * out is full.  Returns how many there are; from is then where to go on,
+     * 0 at the end.
+     */
+    std::size_t list_unknown(std::uint64_t &from, std::size_t blocks,
+                             std::uint64_t now, std::span<admin_record> out);
 
     /* Reclaims up to max expired records; returns how many. */
     std::size_t expire(std::uint64_t now, std::size_t max);
@@ -296,6 +311,10 @@ private:
     template <typename Edit>
     settle_result edit_owned(const ownership &whose, std::uint64_t now,
                              Edit edit);
+
+    /* zone_admin.cpp */
+    admin_record describe(std::uint32_t index, std::uint64_t now);
+    void show_head(std::uint32_t index, std::span<std::uint8_t> out);
 
     /* Records and the buckets they are found in: zone_records.cpp */
     std::uint32_t find(const record_id &name);
