@@ -274,6 +274,7 @@ create_location_conf(ngx_conf_t *cf)
     }
 
     conf->store = unset<named_store>();
+    conf->status = NGX_CONF_UNSET_UINT;
     conf->scope = unset<ngx_array_t>();
     conf->scope_route = NGX_CONF_UNSET_UINT;
     conf->keys = unset<ngx_array_t>();
@@ -371,7 +372,9 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
         ngx_str_set(&conf->replay_header, "Idempotent-Replayed");
     }
 
-    if (merge_lists(cf, prev, conf) != NGX_CONF_OK) {
+    if (merge_lists(cf, prev, conf) != NGX_CONF_OK
+        || merge_status_zone(cf, prev, conf) != NGX_CONF_OK)
+    {
         return failed;
     }
 

@@ -99,6 +99,7 @@ struct location_conf {
     ngx_uint_t line;
     counters *zone; /* null: off */
     ngx_str_t zone_name;
+    ngx_uint_t status; /* status_format */
     bool admin;
 
     ngx_array_t *scope;     /* ngx_http_complex_value_t */
@@ -174,6 +175,13 @@ location_around(ngx_http_request_t *r)
 bool has_error_page(const ngx_http_core_loc_conf_t *core, ngx_uint_t status);
 
 outcome_rules rules_of(const location_conf *conf);
+
+inline main_conf *
+main_of(ngx_conf_t *cf)
+{
+    return static_cast<main_conf *>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module));
+}
 
 /* Called when all servers are known. */
 ngx_int_t keep_server_names(ngx_conf_t *cf);

@@ -379,6 +379,14 @@ ngx_command_t commands[] = {
     {ngx_string("idempotency_admin"), NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS,
      set_admin, NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
 
+    {ngx_string("idempotency_status_zone"),
+     NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF | NGX_CONF_TAKE1, set_status_zone,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
+    {ngx_string("idempotency_status"),
+     NGX_HTTP_LOC_CONF | NGX_CONF_NOARGS | NGX_CONF_TAKE1, set_status,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, nullptr},
+
     ngx_null_command,
 };
 

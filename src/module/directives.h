@@ -123,6 +123,12 @@ setter set_pointers;
 /* admin.cpp */
 setter set_admin;
 
+/* status.cpp */
+setter set_status_zone;
+setter set_status;
+char *merge_status_zone(ngx_conf_t *cf, location_conf *prev,
+                        location_conf *conf);
+
 /* outcome_directives.cpp */
 setter set_ttl;
 setter set_unknown_status;

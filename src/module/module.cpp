@@ -4,6 +4,7 @@
 #include "module/gate.h"
 #include "module/method.h"
 #include "module/peers.h"
+#include "module/status.h"
 #include "module/variables.h"
 #include "module/wait_groups.h"
 #include "ngx.h"
@@ -159,6 +160,11 @@ init_worker(ngx_cycle_t *cycle)
 
     init_waiting();
 
+    if (main_conf *main = main_of_cycle(cycle); main != nullptr) {
+        start_status(*main);
+    }
+
+
     for (named_store *named : stores_of(cycle)) {
         named->backend->start();
     }
@@ -171,6 +177,7 @@ void
 exit_worker(ngx_cycle_t *cycle)
 {
     if (is_worker()) {
+
         for (named_store *named : stores_of(cycle)) {
             named->backend->stop();
         }
