@@ -25,7 +25,15 @@ IDEMPOTENCY_OBJS = `echo $idempotency_objs`
 	-fno-threadsafe-statics -fvisibility=hidden \\
 	-Wextra -Wshadow -Wnon-virtual-dtor \\
 	-Wimplicit-fallthrough -MMD -MP \\
-	-I $ngx_addon_dir/src \$(patsubst -I,-isystem,\$(ALL_INCS))
+	-I $ngx_addon_dir/src -I $NGX_OBJS/addon \$(patsubst -I,-isystem,\$(ALL_INCS))
+
+# The status page, as a string that needs no escaping.
+
+$NGX_OBJS/addon/module/status_page.inc: $ngx_addon_dir/src/module/status.html
+	(printf 'R"page('; cat $ngx_addon_dir/src/module/status.html; \\
+		printf ')page"') > \$@
+
+$NGX_OBJS/addon/module/status_page.o: $NGX_OBJS/addon/module/status_page.inc
 
 -include \$(IDEMPOTENCY_OBJS:.o=.d)
 

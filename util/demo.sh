@@ -131,8 +131,13 @@ nginx listens on $url.  Try, from another terminal:
       curl -i $url/orders?sleep=1 -H 'Idempotency-Key: "order-2"' -d item=tea &
   done; wait
 
+  # the upstream dies: the outcome is unknown, and the page can settle it
+  curl -i '$url/orders?die=before' -H 'Idempotency-Key: "order-3"' -d item=tea
+
   # what was really executed
   curl $url/ledger
+
+What the module does, as it happens: open $url/status in a browser.
 
 Requests, with \$idempotency_status last, as they come.  Ctrl-C stops.
 

@@ -16,7 +16,8 @@ declare -A PACKAGES=(
         openssl patch perl procps redis-tools
         libtest-base-perl libtest-longstring-perl libtext-diff-perl libwww-perl
         libhttp-message-perl liburi-perl libipc-run-perl
-        liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus"
+        liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus
+        chromium chromium-driver"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
     [valgrind]="valgrind"
     [chaos]="faketime libredis-perl patch perl procps redis-tools"

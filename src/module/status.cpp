@@ -39,6 +39,7 @@ set_status(ngx_conf_t *cf, ngx_command_t *, void *data)
         ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
 
     constexpr std::pair<std::string_view, status_format> words[] = {
+        {"html", status_format::html},
         {"json", status_format::json},
         {"prometheus", status_format::prometheus},
     };
@@ -156,6 +157,8 @@ send_status(ngx_http_request_t *r)
 
     switch (format_for(r)) {
 
+    case status_format::html: return send_status_page(r);
+
     case status_format::prometheus:
         write_prometheus(*main, r->pool, out);
         type = "text/plain; version=0.0.4; charset=utf-8";
@@ -205,6 +208,7 @@ wanted_by(std::string_view accept)
         {"application/json", status_format::json},
         {"text/plain", status_format::prometheus},
         {"application/openmetrics-text", status_format::prometheus},
+        {"text/html", status_format::html},
     };
 
     status_format best = status_format::json;
