@@ -228,6 +228,31 @@ END
 }
 
 
+# The clients of others, from npm, with the programs that use them: node looks
+# for modules beside a program only.  A machine need not have node.
+get_clients()
+{
+    local dir=$BUILD/clients
+
+    command -v node > /dev/null && command -v npm > /dev/null || return
+    mkdir -p "$dir"
+    cp t/clients/*.mjs "$dir/"
+
+    if cmp -s t/clients/package.json "$dir/package.json"; then
+        return
+    fi
+
+    say "getting clients from npm"
+    cp t/clients/package.json "$dir/package.json.new"
+    mv "$dir/package.json.new" "$dir/package.json"
+    (cd "$dir" && npm install --ignore-scripts --no-package-lock --no-audit \
+        --no-fund --loglevel=error) > "$dir/npm.log" 2>&1 && return
+
+    rm "$dir/package.json"
+    return 1
+}
+
+
 get_nginx_source()
 {
     local dir=$BUILD/asan/source version

@@ -61,6 +61,12 @@ prepare()
         unset TEST_NGINX_LUA_MODULES TEST_NGINX_JS_MODULES
     fi
 
+    if locked get_clients; then
+        export TEST_CLIENTS=$BUILD/clients
+    else
+        say "SKIPPED: the tests with clients from npm, which could not be had"
+    fi
+
     locked build_unit
     export TEST_UNIT_BINARY=$BUILD/unit/unit
     export PERL5LIB=$ROOT/t/lib:$BUILD/test-nginx/usr/share/perl5
