@@ -36,6 +36,10 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 . util/model.sh
 # shellcheck source=util/zone.sh
 . util/zone.sh
+# shellcheck source=util/roots.sh
+. util/roots.sh
+# shellcheck source=util/deb.sh
+. util/deb.sh
 # shellcheck source=util/lint.sh
 . util/lint.sh
 
@@ -48,6 +52,8 @@ usage: ./build.sh command
   build                    build/$MODULE.so, for the installed nginx
   install                  build for the nginx in use, and put the module into
                            its modules folder; \$DESTDIR before it, if set
+  deb                      a Debian package, in build/deb
+  deb --check              the same, then use it and remove it in a fresh Debian
   run                      build, then nginx with a demo upstream on port
                            \${PORT:-8080}, until Ctrl-C
   test [arguments]         build, then unit tests and t/*.t; the arguments,
@@ -221,7 +227,7 @@ main()
             locked build ;;
         install)
             install_command ;;
-        run | chaos | soak | fuzz | model | \
+        deb | run | chaos | soak | fuzz | model | \
         format | lint | clean | deps)
             "$command" "$@" ;;
         test)

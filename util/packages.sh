@@ -18,6 +18,8 @@ declare -A PACKAGES=(
         libhttp-message-perl liburi-perl libipc-run-perl
         liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus
         chromium chromium-driver"
+    [deb]="debhelper dpkg-dev fakeroot lintian"
+    [deb-check]="debootstrap debian-archive-keyring"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
     [valgrind]="valgrind"
     [chaos]="faketime libredis-perl patch perl procps redis-tools"
