@@ -36,8 +36,12 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 . util/model.sh
 # shellcheck source=util/zone.sh
 . util/zone.sh
+# shellcheck source=util/variants.sh
+. util/variants.sh
 # shellcheck source=util/roots.sh
 . util/roots.sh
+# shellcheck source=util/matrix.sh
+. util/matrix.sh
 # shellcheck source=util/deb.sh
 . util/deb.sh
 # shellcheck source=util/lint.sh
@@ -63,6 +67,12 @@ usage: ./build.sh command
   test --hup [files]       the Test::Nginx files with a reload, instead of a
                            restart, before each block
   test --valgrind [files]  the Test::Nginx files under valgrind
+  test --static [files]    with nginx built from source and the module in it
+  test --small [files]     with an nginx without SSL, HTTP/2 and mirror: those
+                           files that can do without
+  matrix [ROW...]          all tests on other Debians, with their nginx, Redis
+                           and compilers, in folders under /var/tmp.  ROW is
+                           one of $(matrix_rows)
   chaos [options]          break everything while clients retry, and check that
                            nothing ran twice: --seconds N --seed S
                            --store memory|file|redis|sentinel --keep
@@ -227,7 +237,7 @@ main()
             locked build ;;
         install)
             install_command ;;
-        deb | run | chaos | soak | fuzz | model | \
+        deb | matrix | run | chaos | soak | fuzz | model | \
         format | lint | clean | deps)
             "$command" "$@" ;;
         test)

@@ -14,9 +14,9 @@ OLD_REDIS=$BUILD/redis6/redis-server
 
 test_command()
 {
-    local mode=plain
+    local mode=plain files
 
-    if [[ ${1:-} =~ ^--(asan|hup|valgrind)$ ]]; then
+    if [[ ${1:-} =~ ^--(asan|hup|valgrind|static|small)$ ]]; then
         mode=${BASH_REMATCH[1]}
         shift
     fi
@@ -30,6 +30,14 @@ test_command()
             prove_asan "$@" ;;
         hup | valgrind)
             prove_blocks "$mode" "$@" ;;
+        small)
+            if (( $# == 0 )); then
+                mapfile -t files < <(small_tests)
+                set -- "${files[@]}"
+            fi
+            prove_stores "$@" ;;
+        static)
+            prove_stores "$@" ;;
         plain)
             prove_plain "$@" ;;
     esac
@@ -46,6 +54,11 @@ prepare()
         locked build_asan
         TEST_NGINX_BINARY=$BUILD/asan/nginx/nginx
         TEST_NGINX_LOAD_MODULES=$BUILD/asan/$MODULE.so
+    elif [[ $1 == static || $1 == small ]]; then
+        locked build_variant "$1"
+        TEST_NGINX_BINARY=$BUILD/$1/nginx/nginx
+        TEST_NGINX_LOAD_MODULES=$BUILD/$1/$MODULE.so
+        [[ $1 == small ]] || TEST_NGINX_LOAD_MODULES=""
     else
         locked build
         TEST_NGINX_BINARY=$NGINX_BINARY

@@ -1,0 +1,161 @@
+# The matrix: all tests in other Debians, with what these have.
+# shellcheck shell=bash
+
+# RELEASE or RELEASE-WAY, see run_row.
+MATRIX=(bookworm bookworm-static bookworm-small bookworm-clang
+    trixie trixie-static trixie-small trixie-clang forky)
+
+declare -A MATRIX_CLANG=([bookworm]=clang-14 [trixie]=clang-19)
+
+
+matrix_rows()
+{
+    echo "${MATRIX[*]}"
+}
+
+
+# matrix [ROW...]: one after the other.  The roots are kept, as they take
+# longer to make than the tests.
+matrix()
+{
+    local row status=0
+
+    (( EUID == 0 )) || die "matrix makes chroots: run it as root"
+    (( $# )) || set -- "${MATRIX[@]}"
+
+    for row; do
+        [[ " ${MATRIX[*]} " == *" $row "* ]] \
+            || die "no such row: $row; there are: ${MATRIX[*]}"
+    done
+
+    deps deb-check
+    mkdir -p "$BUILD/matrix"
+
+    for row; do
+        matrix_row "$row" || status=1
+    done
+
+    matrix_table
+    return "$status"
+}
+
+
+# matrix_row ROW: leaves its log and its line of the table in build/matrix.
+matrix_row()
+{
+    local row=$1 release=${1%%-*} start=$SECONDS result=passed
+    local root=/var/tmp/idempotency-matrix/$release log=$BUILD/matrix/$row.log
+
+    if [[ ! -x $root/usr/bin/apt-get || ! -s $root/etc/apt/sources.list ]]; then
+        remove_root "$root"
+        make_root "$root" "$release"
+    fi
+
+    say "matrix: $row, see ${log#"$ROOT/"}"
+    mount_root "$root"
+    copy_source "$root/module/$row"
+    run_row > "$log" 2>&1 || result="**failed**"
+    # Killed tests may have left something that uses the folder.
+    unmount_root "$root"
+
+    row_line > "$BUILD/matrix/$row.md"
+    cat "$BUILD/matrix/$row.md"
+    [[ $result == passed ]]
+}
+
+
+# In the variables of matrix_row.
+run_row()
+{
+    local way=${row#"$release"} clang=${MATRIX_CLANG[$release]:-}
+
+    in_row "./build.sh deps build test asan && apt-get -qq -y \
+        --no-install-recommends install curl ca-certificates git" || return
+
+    case $way in
+        "")
+            in_row "./build.sh test" ;;
+        -clang)
+            in_row "apt-get -qq -y --no-install-recommends install $clang \
+                && CC=$clang TEST_IDEMPOTENCY_STORE=memory \
+                ./build.sh test t/000-unit.t t/003-symbols.t t/004-sanity.t" ;;
+        *)
+            in_row "./build.sh test -$way" ;;
+    esac
+}
+
+
+# Its own /tmp: tests leave much there when they are interrupted.
+in_row()
+{
+    in_root "$root" env -i HOME=/root PATH="/usr/sbin:/usr/bin:/sbin:/bin" \
+        LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+        ${TEST_IDEMPOTENCY_STORE:+TEST_IDEMPOTENCY_STORE=$TEST_IDEMPOTENCY_STORE} \
+        bash -c "cd /module/$row && $1"
+}
+
+
+row_line()
+{
+    local files failed
+
+    files=$(awk -F '[=,]' '/^Files=/ { n += $2 } END { print n + 0 }' "$log")
+    failed=$(grep -c '^t/.*(Wstat:' "$log" || true)
+
+    printf '| %s ' "$row" "$(version_of nginx)" "$(compiler_of)" \
+        "$(version_of libhiredis-dev)" "$(version_of libssl-dev)" \
+        "$(version_of libsimdjson-dev)" "$(version_of redis-tools)" \
+        "$(valkey_version)" "$files" "$failed" "$result" \
+        "$(( (SECONDS - start + 59) / 60 )) min"
+    echo "|"
+}
+
+
+compiler_of()
+{
+    local compiler=gcc
+
+    [[ $row != *-clang ]] || compiler=${MATRIX_CLANG[$release]}
+    echo "${compiler%%-*}" "$(in_root "$root" "$compiler" -dumpversion)"
+}
+
+
+# Without what Debian adds to it.
+version_of()
+{
+    # shellcheck disable=SC2016
+    in_root "$root" dpkg-query -W -f '${source:Upstream-Version}\n' "$1" \
+        2>/dev/null | sed 's/[+~].*//' || echo "-"
+}
+
+
+valkey_version()
+{
+    local file
+
+    for file in "$root/module/$row"/build/valkey/valkey-tools_*.deb; do
+        if [[ -e $file ]]; then
+            dpkg-deb -f "$file" Version | sed 's/[+~-].*//'
+            return
+        fi
+    done
+
+    echo "-"
+}
+
+
+matrix_table()
+{
+    local row
+
+    echo
+    printf '| %s ' row nginx compiler hiredis OpenSSL simdjson Redis Valkey \
+        files failed result time
+    echo "|"
+    printf '| --- %.0s' {1..12}
+    echo "|"
+
+    for row in "${MATRIX[@]}"; do
+        cat "$BUILD/matrix/$row.md" 2>/dev/null || true
+    done
+}
