@@ -34,6 +34,8 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 . util/fuzz.sh
 # shellcheck source=util/model.sh
 . util/model.sh
+# shellcheck source=util/bench.sh
+. util/bench.sh
 # shellcheck source=util/zone.sh
 . util/zone.sh
 # shellcheck source=util/variants.sh
@@ -85,6 +87,10 @@ usage: ./build.sh command
   fuzz --runs N            the same with N inputs each
   model                    check the model of a failover in docs/model
   model NAME               tell the story of one of its cases
+  bench [--quick]          what a request costs, beside other gateways, in CPU
+                           time: a table and a chart.  Quick: in a minute.
+                           --rounds N --only NAME,NAME...
+                           --against MODULE.so: another build beside this one
   zone-dump FILE           print the records of a memory store's file, which may
                            be in use: states, times and sizes, no responses
   format                   format the C++ sources
@@ -237,7 +243,7 @@ main()
             locked build ;;
         install)
             install_command ;;
-        deb | matrix | run | chaos | soak | fuzz | model | \
+        deb | matrix | run | chaos | soak | fuzz | bench | model | \
         format | lint | clean | deps)
             "$command" "$@" ;;
         test)

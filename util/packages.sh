@@ -22,6 +22,10 @@ declare -A PACKAGES=(
     [deb-check]="debootstrap debian-archive-keyring"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
     [valgrind]="valgrind"
+    # The contenders.  One on Node comes from npm, where that is there.
+    [bench]="libnginx-mod-http-lua libnginx-mod-http-memc
+        libnginx-mod-http-ndk libnginx-mod-http-srcache-filter libredis-perl
+        memcached openssl perl redis-tools util-linux"
     [chaos]="faketime libredis-perl patch perl procps redis-tools"
     [model]="gcc libc6-dev spin"
     [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"

@@ -1,0 +1,195 @@
+#!/usr/bin/perl
+
+# The module beside others that answer retries, all in one run: what a request
+# costs a gateway, in CPU time, against what nginx could do at best. That is
+# proxy_pass for a first request, return 200 for a replay.
+#
+#   bench.pl            some minutes
+#   bench.pl --quick    less than one, with more noise and without Node, which is
+#                       too slow for that
+#   bench.pl --rounds N --only NAME,NAME...
+#   bench.pl --against MODULE.so   another build beside this one; its names, for
+#                                  --only, end in 0
+#
+# Rounds are interleaved: one contender after the other in each, and each is
+# compared with the limit in the same round. Table and chart are medians.
+
+use v5.36;
+
+use FindBin;
+use lib "$FindBin::Bin/lib", "$FindBin::Bin/../t/lib";
+
+use Getopt::Long;
+use POSIX ();
+use Time::HiRes qw(sleep time);
+
+use Chart;
+use Contenders;
+use Report;
+use Upstream;
+
+my %opt = (rounds => 0, quick => 0, only => '', against => '');
+GetOptions(\%opt, 'rounds=i', 'quick', 'only=s', 'against=s') or exit 2;
+
+my $CONNECTIONS = 32;
+my @COLUMNS = (
+    { name => '300 B', id => 'small', size => 'small', body => 300, requests => 10000, keys => 10000 },
+    { name => '16 KiB JSON request', id => 'json', size => 'small', body => 16384,
+        requests => 3000, keys => 10000 },
+    { name => '64 KiB answer', id => 'large', size => 'large', body => 300,
+        requests => 2000, keys => 1000 },
+);
+if ($opt{quick}) {
+    @$_{qw(requests keys)} = ($_->{requests} / 10, 400) for @COLUMNS;
+}
+# Perl would end without ending what it has started.
+$SIG{PIPE} = sub { exit 1 };
+my $ROUNDS = $opt{rounds} || ($opt{quick} ? 3 : 9);
+my $runs = 0;
+
+main();
+
+sub main {
+    my $cpu = separate();
+    my $upstream = Upstream->start;
+    my %only = map { $_ => 1 } split /,/, $opt{only};
+    my $all = Contenders->start($upstream, cpu => $cpu, node => !$opt{quick},
+        against => $opt{against}, %only ? (only => \%only) : ());
+    my @list = $all->list;
+    my %result = (columns => \@COLUMNS, list => \@list, rounds => $ROUNDS,
+        quick => $opt{quick}, began => load_average());
+    prepare($_) for @list;
+    $result{twice} = { map { $_->{id} => ran_twice($upstream, $_) } @list };
+    for my $round (1 .. $ROUNDS) {
+        print STDERR "round $round of $ROUNDS\n";
+        push @{ $result{rows} }, one_round($upstream, @list);
+    }
+    $result{latency} = latency(@list);
+    $result{ended} = load_average();
+    $all->stop;
+    $upstream->stop;
+    write_out(\%result);
+}
+
+# One CPU for the gateways, the others for all else.
+sub separate {
+    my $last = POSIX::sysconf(84) - 1;
+    return undef if $last < 1;
+    system("taskset -p -c 0-@{[ $last - 1 ]} $$ > /dev/null") == 0 or die "taskset failed\n";
+    return $last;
+}
+
+sub load_average {
+    open my $file, '<', '/proc/loadavg' or return '?';
+    return (split ' ', readline $file)[0];
+}
+
+# ---- one measurement ------------------------------------------------------
+
+sub one_round ($upstream, @list) {
+    my %row;
+    for my $column (@COLUMNS) {
+        for my $kind (qw(new replay)) {
+            for my $one (@list) {
+                next if !takes_part($one, $kind);
+                $row{"$column->{id} $kind"}{ $one->{id} } = measure($upstream, $one, $column, $kind);
+            }
+        }
+    }
+    return \%row;
+}
+
+sub takes_part ($one, $kind) {
+    return 0 if $one->{only} && $one->{only} ne $kind;
+    return !$one->{limit} || $one->{limit} eq $kind;
+}
+
+# Microseconds of CPU for a request; negative: it did not do what it should.
+sub measure ($upstream, $one, $column, $kind) {
+    if ($one->{fresh}) {
+        $one->{gateway}->stop;
+        $one->{gateway}->launch;
+    }
+    my $requests = $one->{slow} ? 100 : $column->{requests};
+    my %load = load_of($one, $column, $kind);
+    # Caches of the processor have been used by others meanwhile.
+    $one->{gateway}->load(%load, next_prefix($kind), requests => 100);
+    my ($cpu, $ran) = ($one->{gateway}->cpu, $upstream->executions);
+    my $said = $one->{gateway}->load(%load, next_prefix($kind), requests => $requests);
+    $cpu = $one->{gateway}->cpu - $cpu;
+    $ran = $upstream->executions - $ran;
+    my $expected = $kind eq 'new' ? $requests : 0;
+    my $right = $ran == $expected && !$said->{short} && ($said->{status200} // 0) == $requests;
+    $right = 1 if $one->{limit} && !$said->{short};
+    if (!$right) {
+        my $words = join ' ', map {"$_ $said->{$_}"} sort keys %$said;
+        print STDERR "WRONG: $one->{id}, $column->{name}, $kind: $ran executions, $words\n";
+    }
+    return ($right ? 1 : -1) * $cpu / 1000 / $requests;
+}
+
+sub load_of ($one, $column, $kind) {
+    return (path => "/$kind/$column->{size}", body => $column->{body},
+        expect => $Upstream::SIZE{ $column->{size} }, connections => $CONNECTIONS,
+        $one->{http2} ? (http2 => 1) : (),
+        $kind eq 'replay' ? (keys => $one->{slow} ? 100 : $column->{keys}, prefix => "r$column->{id}") : (),
+        %{ $one->{load} // {} });
+}
+
+sub next_prefix ($kind) {
+    return $kind eq 'new' ? (prefix => 'n' . ++$runs) : ();
+}
+
+# ---- before and after -----------------------------------------------------
+
+# What is to be replayed, and pages that were used before.
+sub prepare ($one) {
+    if ($one->{warm}) {
+        my %large = load_of($one, $COLUMNS[2], 'new');
+        $one->{gateway}->load(%large, next_prefix('new'), requests => 8500);
+    }
+    return if !takes_part($one, 'replay') || $one->{limit};
+    for my $column (@COLUMNS) {
+        $one->{gateway}->load(load_of($one, $column, 'replay'),
+            requests => $one->{slow} ? 100 : $column->{keys});
+    }
+}
+
+# Keys that are each sent 16 times at once: executions beyond one for each.
+sub ran_twice ($upstream, $one) {
+    return undef if $one->{limit} || $one->{only};
+    my $keys = 20;
+    my $before = $upstream->executions;
+    for (1 .. $keys) {
+        $one->{gateway}->load(load_of($one, $COLUMNS[0], 'new'), next_prefix('new'),
+            keys => 1, requests => 16, connections => 16);
+    }
+    return $upstream->executions - $before - $keys;
+}
+
+# At a rate that all can stand.
+sub latency (@list) {
+    my ($rate, $seconds) = $opt{quick} ? (1000, 0.5) : (1000, 5);
+    my %latency;
+    for my $one (grep { !$_->{slow} } @list) {
+        for my $kind (grep { takes_part($one, $_) } qw(new replay)) {
+            my $said = $one->{gateway}->load(load_of($one, $COLUMNS[0], $kind), next_prefix($kind),
+                rate => $rate, requests => $rate * $seconds);
+            $latency{ $one->{id} }{$kind} = [@$said{qw(p50 p99 p999)}];
+        }
+    }
+    return \%latency;
+}
+
+sub write_out ($result) {
+    system('mkdir', '-p', $ENV{BENCH_OUT});
+    my $text = Report::text($result);
+    write_file("$ENV{BENCH_OUT}/bench.md", $text);
+    write_file("$ENV{BENCH_OUT}/bench.svg", Chart::svg(Report::ratios($result)));
+    print $text, "\nThis table and a chart: $ENV{BENCH_OUT}/bench.md, bench.svg\n";
+}
+
+sub write_file ($path, $text) {
+    open my $file, '>', $path or die "$path: $!\n";
+    print {$file} $text;
+}

@@ -1,0 +1,318 @@
+#include "load.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <deque>
+#include <map>
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+/*
+ * Sends POST requests with keys and says what came back, in one line of names
+ * and values.  Each connection has one request at a time.
+ *
+ *     load --port 8080 --requests 1000 --keys 100 --prefix abc
+ *
+ * --requests N     how many, as fast as they are answered
+ * --rate R         or so many a second.  A request that has to wait for a free
+ *                  connection waits already: its time counts from when it was
+ *                  due
+ * --connections C  1
+ * --keys K         go round after K keys; 0: each request has its own; -1: no
+ *                  key at all
+ * --from N         the number of the first key
+ * --path P         /pay
+ * --prefix P       first part of each key, up to 8 characters
+ * --body B         size of the JSON document that is sent
+ * --expect E       least size of a response
+ * --headers H      so many headers more
+ * --http2          without TLS
+ */
+
+using namespace load;
+
+namespace {
+
+using nanoseconds = std::int64_t;
+
+constexpr nanoseconds second = 1'000'000'000;
+
+
+/* What is under way on a connection, and what was seen in all. */
+struct run {
+    options how;
+    std::vector<connection> connections;
+    std::deque<std::size_t> idle;
+    std::vector<nanoseconds> times;
+    std::map<int, long> statuses;
+    long sent = 0;
+    long done = 0;
+    long short_ones = 0;
+    nanoseconds started = 0;
+};
+
+
+options read_options(int count, char **words);
+long number(const char *text);
+void connect_all(run &r, int poll);
+nanoseconds now();
+nanoseconds due_at(const run &r, long number);
+void send_due(run &r);
+void wait(run &r, int poll);
+int poll_awake(int poll, epoll_event *events, int limit);
+void read_from(run &r, std::size_t index);
+void report(const run &r);
+double percentile(const std::vector<nanoseconds> &sorted, double share);
+
+}
+
+
+int
+main(int count, char **words)
+{
+    run r;
+    int poll = epoll_create1(0);
+
+    r.how = read_options(count, words);
+    connect_all(r, poll);
+    r.times.reserve(static_cast<std::size_t>(r.how.requests));
+    r.started = now();
+
+    while (r.done < r.how.requests) {
+        send_due(r);
+        wait(r, poll);
+    }
+
+    report(r);
+
+    return 0;
+}
+
+
+namespace {
+
+options
+read_options(int count, char **words)
+{
+    options o;
+    std::map<std::string_view, long *> numbers = {
+        {"--port", &o.port},       {"--requests", &o.requests},
+        {"--rate", &o.rate},       {"--connections", &o.connections},
+        {"--keys", &o.keys},       {"--from", &o.from},
+        {"--body", &o.body},       {"--expect", &o.expect},
+        {"--headers", &o.headers},
+    };
+
+    for (int i = 1; i < count; ++i) {
+        std::string_view word = words[i];
+
+        if (word == "--http2") {
+            o.http2 = true;
+
+        } else if (i + 1 == count) {
+            fail("an option has no value: " + std::string(word));
+
+        } else if (word == "--prefix") {
+            o.prefix = words[++i];
+
+        } else if (word == "--path") {
+            o.path = words[++i];
+
+        } else if (numbers.contains(word)) {
+            *numbers[word] = number(words[++i]);
+
+        } else {
+            fail("no such option: " + std::string(word));
+        }
+    }
+
+    return o;
+}
+
+
+long
+number(const char *text)
+{
+    char *end;
+    long value = std::strtol(text, &end, 10);
+
+    if (*text == '\0' || *end != '\0') {
+        fail("not a number: " + std::string(text));
+    }
+
+    return value;
+}
+
+
+void
+connect_all(run &r, int poll)
+{
+    r.connections.resize(static_cast<std::size_t>(r.how.connections));
+
+    for (std::size_t i = 0; i < r.connections.size(); ++i) {
+        epoll_event event = {};
+
+        r.connections[i].open(r.how);
+        event.events = EPOLLIN;
+        event.data.u64 = i;
+        epoll_ctl(poll, EPOLL_CTL_ADD, r.connections[i].socket(), &event);
+        r.idle.push_back(i);
+    }
+}
+
+
+nanoseconds
+now()
+{
+    timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return ts.tv_sec * second + ts.tv_nsec;
+}
+
+
+/* Without a rate each is due at once. */
+nanoseconds
+due_at(const run &r, long number)
+{
+    return r.how.rate == 0 ? 0 : r.started + number * second / r.how.rate;
+}
+
+
+void
+send_due(run &r)
+{
+    while (!r.idle.empty() && r.sent < r.how.requests) {
+        nanoseconds at = now();
+        nanoseconds due = due_at(r, r.sent);
+
+        if (due > at) {
+            return;
+        }
+
+        connection &c = r.connections[r.idle.front()];
+
+        r.idle.pop_front();
+        c.since = due == 0 ? at : due;
+        c.send_request(r.how, r.sent);
+        ++r.sent;
+    }
+}
+
+
+void
+wait(run &r, int poll)
+{
+    epoll_event events[64];
+    timespec limit = {10, 0};
+
+    if (!r.idle.empty() && r.sent < r.how.requests) {
+        nanoseconds left = std::max<nanoseconds>(due_at(r, r.sent) - now(), 0);
+        limit = {left / second, left % second};
+    }
+
+    int n = poll_awake(poll, events, 64);
+
+    if (n == 0) {
+        n = epoll_pwait2(poll, events, 64, &limit, nullptr);
+    }
+
+    if (n < 0 && errno != EINTR) {
+        fail("epoll_pwait2");
+    }
+
+    if (n == 0 && limit.tv_sec >= 10) {
+        fail("nothing came for 10 seconds");
+    }
+
+    for (int i = 0; i < n; ++i) {
+        read_from(r, events[i].data.u64);
+    }
+}
+
+
+/*
+ * Whoever sends to a process that sleeps pays for waking it.  That would be
+ * counted against the gateway, and most against the slower ones.
+ */
+int
+poll_awake(int poll, epoll_event *events, int limit)
+{
+    constexpr int tries = 50;
+
+    for (int i = 0; i < tries; ++i) {
+        int n = epoll_wait(poll, events, limit, 0);
+
+        if (n != 0) {
+            return n;
+        }
+
+        sched_yield();
+    }
+
+    return 0;
+}
+
+
+void
+read_from(run &r, std::size_t index)
+{
+    connection &c = r.connections[index];
+    response got;
+
+    if (!c.receive(got)) {
+        return;
+    }
+
+    ++r.done;
+    ++r.statuses[got.status];
+    r.short_ones += got.size < r.how.expect;
+    r.times.push_back(now() - c.since);
+    r.idle.push_back(index);
+}
+
+
+void
+report(const run &r)
+{
+    auto times = r.times;
+    double seconds = static_cast<double>(now() - r.started) / second;
+
+    std::sort(times.begin(), times.end());
+
+    std::printf("requests %ld seconds %.3f p50 %.1f p99 %.1f p999 %.1f "
+                "short %ld",
+                r.done, seconds, percentile(times, 0.5),
+                percentile(times, 0.99), percentile(times, 0.999),
+                r.short_ones);
+
+    for (auto [status, count] : r.statuses) {
+        std::printf(" status%d %ld", status, count);
+    }
+
+    std::printf("\n");
+}
+
+
+/* In microseconds. */
+double
+percentile(const std::vector<nanoseconds> &sorted, double share)
+{
+    if (sorted.empty()) {
+        return 0;
+    }
+
+    auto at = static_cast<std::size_t>(share
+                                       * static_cast<double>(sorted.size()));
+
+    return static_cast<double>(sorted[std::min(at, sorted.size() - 1)]) / 1000;
+}
+
+}

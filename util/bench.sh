@@ -1,0 +1,46 @@
+# Measuring: bench/, with what it needs built and named.
+# shellcheck shell=bash
+
+bench()
+{
+    local program=bench.pl
+
+    case ${1:-} in
+        --check)
+            program=check.pl
+            shift ;;
+        --update)
+            program=check.pl ;;
+        --growth)
+            program=growth.pl
+            shift ;;
+    esac
+
+    if [[ $program == check.pl ]]; then
+        deps build valgrind
+    else
+        deps build bench
+    fi
+
+    locked build
+    locked build_load
+
+    TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$BUILD/$MODULE.so \
+        BENCH_LOAD=$BUILD/load BENCH_OUT=$BUILD/bench \
+        perl "bench/$program" "$@"
+}
+
+
+build_load()
+{
+    local newest
+    newest=$(find bench -name 'load*' -newer "$BUILD/load" -print -quit \
+        2> /dev/null || echo none)
+
+    if [[ -x $BUILD/load && ! $newest ]]; then
+        return
+    fi
+
+    say "building build/load"
+    g++ -std=c++20 -O2 -Wall -Wextra -o "$BUILD/load" bench/load*.cpp
+}
