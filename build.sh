@@ -91,6 +91,10 @@ usage: ./build.sh command
                            time: a table and a chart.  Quick: in a minute.
                            --rounds N --only NAME,NAME...
                            --against MODULE.so: another build beside this one
+  bench --growth           how that grows: with headers, body, requests in flight
+  bench --check            count the instructions of a request, and compare them
+                           with bench/instructions
+  bench --update           count them and write that file
   zone-dump FILE           print the records of a memory store's file, which may
                            be in use: states, times and sizes, no responses
   format                   format the C++ sources
