@@ -240,7 +240,7 @@ is_deeply([sort keys %recipe], [], 'no recipe is left untried');
 
 my %readme = blocks_of('README.md');
 my ($http) = $readme{'Use it'} =~ /^http \{\n(.*)^\}/ms;
-%recipe = ('README' => $http);
+%recipe = ('README' => $readme{'Roll it out'} . $http);
 %address = ('listen 8000;' => $address{'listen 80;'}, %address);
 
 with_recipe 'README', sub ($ng) {
@@ -248,6 +248,9 @@ with_recipe 'README', sub ($ng) {
     is(said(post($port, 'a', by('ann'))), '201 #1', 'runs');
     is(said(post($port, 'a', by('ann'))), '201 #1 replayed', 'replays');
     is(said(post($port, 'a', by('bob'))), '201 #2', 'another caller');
+    wait_until(sub { @{ logged($ng, 'idempotency.log') } == 3 }, 5, 'the log');
+    like($ng->read('idempotency.log'), qr{^\S+ \S+ "POST /\S*" 201 idempotency=REPLAY outcome=- error=- id=[0-9a-f]{32} attempt=- age=0$}m,
+        'the log has a replay');
 };
 
 done_testing;
