@@ -111,14 +111,21 @@ prove_plain()
 # the others.  TEST_IDEMPOTENCY_STORE in the environment names the only one.
 prove_stores()
 {
-    local status=0 store
+    local store failed=()
 
     for store in ${TEST_IDEMPOTENCY_STORE:-memory file redis}; do
         say "prove, store $store"
-        TEST_IDEMPOTENCY_STORE=$store run_prove "$@" || status=$?
+        TEST_IDEMPOTENCY_STORE=$store run_prove "$@" \
+            |& tee "$BUILD/prove-$store.log" || failed+=("$store")
     done
 
-    return "$status"
+    # What failed on the first store has long left the screen by now.
+    for store in "${failed[@]}"; do
+        say "FAILED, store $store"
+        sed -n "/^#/p; /^Test Summary Report/,\$p" "$BUILD/prove-$store.log" >&2
+    done
+
+    (( ${#failed[@]} == 0 ))
 }
 
 
