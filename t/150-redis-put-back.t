@@ -5,6 +5,7 @@
 
 use v5.36;
 
+use File::Path qw(remove_tree);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -20,6 +21,7 @@ redis_only();
 
 my $PARAMS = 'timeout=500ms connect_timeout=1s';
 my $CHECKED = qr/idempotency: Redis at "\S+" has restarted or is another server/;
+my $ADVICE = qr/; "appendonly" is off there, set it to "yes" so that Redis keeps its data/;
 my $TWICE = qr/\[error\].*this operation may have run twice/;
 
 # Asks until it is told something else than that the store is not there.
@@ -27,9 +29,11 @@ sub told ($port, $key, %opt) {
     return wait_said(qr/^(?!503)/, sub { post($port, $key, %opt) }, 10);
 }
 
-sub is_checked ($ng, $lost, $there) {
+# What is lost without an append-only file could be kept.
+sub is_checked ($ng, $lost, $there, %opt) {
     local $Test::Builder::Level = $Test::Builder::Level + 1;
-    my $text = qr/$CHECKED: it had lost $lost records of this worker, which are put back, and still had $there$/;
+    my $advice = $lost && !$opt{aof} ? $ADVICE : '';
+    my $text = qr/$CHECKED: it had lost $lost records of this worker, which are put back, and still had $there$advice$/;
     ok(wait_until(sub { lines_in($ng, $text) }, 10, 'the line'), "$lost lost, $there still there")
         or diag(lines_in($ng, qr/idempotency/));
 }
@@ -88,6 +92,18 @@ for my $name (sort keys %OUTCOMES) {
         finish($_) for $ng, $other;
     };
 }
+
+subtest 'a file that is gone: that there should be one is not said' => sub {
+    my $redis = RedisServer->start(aof => 'always');
+    my $ng = on_redis_nginx($redis->url, params => $PARAMS);
+    my $first = said(post($ng->port, 'no-file'));
+    $redis->stop;
+    remove_tree(glob $redis->path('appendonly*'));
+    $redis->launch or die $redis->log;
+    is(told($ng->port, 'no-file'), "$first replayed", 'it is put back');
+    is_checked($ng, 1, 0, aof => 1);
+    finish($ng);
+};
 
 subtest 'what is kept for ever' => sub {
     my $redis = RedisServer->start;

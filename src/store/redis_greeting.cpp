@@ -31,6 +31,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
     answered_ = 0;
     first_error_ = {};
     policy_[0] = '\0';
+    aof_[0] = '\0';
     identity_ = {};
     knows_set_get_ = false;
 
@@ -45,6 +46,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
            && add(c, step::memory, {"INFO", "memory"})
            && add(c, step::process, {"INFO", "server"})
            && add(c, step::replication, {"INFO", "replication"})
+           && add(c, step::persistence, {"INFO", "persistence"})
            && try_out(c, settings) && try_durable(c, settings);
 }
 
@@ -137,6 +139,10 @@ redis_greeting::take(const redisReply &reply)
 
     case step::replication:
         copy_field(reply, "\nmaster_replid:", identity_.history);
+        return nullptr;
+
+    case step::persistence:
+        copy_field(reply, "\naof_enabled:", aof_);
         return nullptr;
 
     case step::set_get: knows_set_get_ = is_tried_value(reply); return nullptr;

@@ -56,6 +56,9 @@ public:
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
+    /* It is known to have no append-only file. */
+    bool has_no_aof() const { return aof_[0] == '0'; }
+
 private:
     enum class step : std::uint8_t {
         auth,
@@ -66,6 +69,7 @@ private:
         memory,
         process,
         replication,
+        persistence,
         scripts,     /* may this user run the scripts? */
         set_get,     /* is SET with NX and GET as it should be? */
         scripts_end, /* did it leave the key as it was? */
@@ -79,13 +83,14 @@ private:
     bool try_durable(ngx_connection_t *c, const link_settings &settings);
     const char *take_error(step what, const redisReply &reply);
 
-    std::array<step, 12> steps_ = {};
+    std::array<step, 13> steps_ = {};
     unsigned count_ = 0;
     unsigned answered_ = 0;
 
     error_text first_error_;
     error_text refusal_;
     std::array<char, 32> policy_ = {};
+    std::array<char, 2> aof_ = {};
     server_identity identity_;
     bool knows_set_get_ = false;
 

@@ -260,17 +260,21 @@ server_health::put_back(const ngx_str_t &server)
 
 void
 server_health::memory_checked(const ngx_str_t &server, ngx_uint_t lost,
-                              ngx_uint_t there)
+                              ngx_uint_t there, bool has_no_aof)
 {
     ngx_uint_t level = lost != 0 ? NGX_LOG_WARN : NGX_LOG_NOTICE;
+    const char *advice = lost != 0 && has_no_aof
+                             ? "; \"appendonly\" is off there, set it to "
+                               "\"yes\" so that Redis keeps its data"
+                             : "";
 
     records_lost_ += lost;
 
     ngx_log_error(level, ngx_cycle->log, 0,
                   "idempotency: Redis at \"%V\" has restarted or is another "
                   "server: it had lost %ui records of this worker, which are "
-                  "put back, and still had %ui",
-                  &server, lost, there);
+                  "put back, and still had %ui%s",
+                  &server, lost, there, advice);
 }
 
 

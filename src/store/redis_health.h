@@ -48,7 +48,7 @@ public:
 
     /* A server that may have lost its memory has been asked for all of it. */
     void memory_checked(const ngx_str_t &server, ngx_uint_t lost,
-                        ngx_uint_t there);
+                        ngx_uint_t there, bool has_no_aof);
 
     /* It has the claim of another request where a lost one had been. */
     void foreign_owner(const ngx_str_t &server);

@@ -80,6 +80,7 @@ public:
 
     /* The server is known to understand SET with NX and GET. */
     bool knows_set_get() const { return greeting_.knows_set_get(); }
+    bool has_no_aof() const { return greeting_.has_no_aof(); }
     void forget_set_get() { greeting_.forget_set_get(); }
 
     const ngx_str_t &name() const { return route_.name(); }

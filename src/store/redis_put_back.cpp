@@ -268,7 +268,8 @@ redis_store::look_at_gate(redis_link &link)
     }
 
     gate.closed = false;
-    health_.memory_checked(link.name(), gate.put_back, gate.still_there);
+    health_.memory_checked(link.name(), gate.put_back, gate.still_there,
+                           link.has_no_aof());
 }
 
 
