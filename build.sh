@@ -193,7 +193,7 @@ configure()
 
     state=$(
         echo "$source $* ${CC:-}"
-        ${CC:-c++} -dumpfullversion
+        ${CC:-c++} --version
         find "$source/" -name '*.h' -printf '%p %s %t\n' | sort | sha1sum
         [[ ! $module ]] || cat "$module"/{config,config.make,src/exports.map}
     )

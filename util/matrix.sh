@@ -3,9 +3,10 @@
 
 # RELEASE or RELEASE-WAY, see run_row.
 MATRIX=(bookworm bookworm-static bookworm-small bookworm-clang
-    trixie trixie-static trixie-small trixie-clang forky)
+    trixie trixie-static trixie-small trixie-clang
+    forky forky-static forky-small forky-clang)
 
-declare -A MATRIX_CLANG=([bookworm]=clang-14 [trixie]=clang-19)
+declare -A MATRIX_CLANG=([bookworm]=14 [trixie]=19 [forky]=21)
 
 
 matrix_rows()
@@ -76,9 +77,12 @@ run_row()
         "")
             in_row "./build.sh test" ;;
         -clang)
-            in_row "apt-get -qq -y --no-install-recommends install $clang \
-                && CC=$clang TEST_IDEMPOTENCY_STORE=memory \
-                ./build.sh test t/000-unit.t t/003-symbols.t t/004-sanity.t" ;;
+            in_row "apt-get -qq -y --no-install-recommends install \
+                    clang-$clang libclang-rt-$clang-dev \
+                && CC=clang-$clang TEST_IDEMPOTENCY_STORE=memory ./build.sh \
+                    test t/000-unit.t t/003-symbols.t t/004-sanity.t \
+                && make -s -C t/fuzz -j $(nproc) CXX=clang++-$clang \
+                    OUT=/module/$row/build/fuzz" ;;
         *)
             in_row "./build.sh test -$way" ;;
     esac
@@ -115,7 +119,7 @@ compiler_of()
 {
     local compiler=gcc
 
-    [[ $row != *-clang ]] || compiler=${MATRIX_CLANG[$release]}
+    [[ $row != *-clang ]] || compiler=clang-${MATRIX_CLANG[$release]}
     echo "${compiler%%-*}" "$(in_root "$root" "$compiler" -dumpversion)"
 }
 

@@ -90,8 +90,17 @@ prepare()
 
 build_unit()
 {
+    local compiler=()
+
+    case ${CC:-} in
+        clang*)
+            compiler=(CXX="clang++${CC#clang}") ;;
+        gcc*)
+            compiler=(CXX="g++${CC#gcc}") ;;
+    esac
+
     say "building the unit tests"
-    make -s -C t/unit -j "$(nproc)" OUT="$BUILD/unit"
+    make -s -C t/unit -j "$(nproc)" OUT="$BUILD/unit" "${compiler[@]}"
 }
 
 

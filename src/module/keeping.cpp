@@ -27,8 +27,8 @@ constexpr const char *reasons[] = {
     "it is incomplete",
     "a subrequest wrote a part of it",
     "the application asked to discard it",
-    "its content handler sent the request on more than once, or to a "
-    "location that answered before access control had ended",
+    ("its content handler sent the request on more than once, or to a "
+     "location that answered before access control had ended"),
     "there was no memory for it",
 };
 

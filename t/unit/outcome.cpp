@@ -905,7 +905,6 @@ TEST_CASE("outcome: nothing is released whose first run is unknown",
 TEST_CASE("outcome: a JSON-RPC error releases, if its status tells",
           "[outcome]")
 {
-    const std::uint16_t gateway[] = {502, 504};
     const ttl_rule kept[] = {{200, 200, 1000}, {504, 504, 1000}};
     evidence seen;
     seen.sent = true;
