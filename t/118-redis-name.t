@@ -113,13 +113,27 @@ subtest 'a name server that does not answer leaves the addresses that were known
     my $dns = DnsServer->start('127.0.0.1');
     my $ng = $named->($port, $dns);
     is_back($ng);
-    $dns->say(undef);
-    sleep 1.2;
-    $old->restart;
-    is_back($ng);
     $dns->stop;
     sleep 1.2;
     $old->restart;
+    is_back($ng);
+    finish($ng);
+};
+
+# Who took a name away does not want its old address to be used.
+subtest 'a name that there was, and is no more, leads nowhere' => sub {
+    my ($port, $old) = two_servers();
+    my $dns = DnsServer->start('127.0.0.1');
+    my $ng = $named->($port, $dns);
+    is_back($ng);
+    $dns->say(undef);
+    sleep 1.2;    # as long as the resolver believes what it was told
+    $old->restart;
+    ok(wait_until(sub { lines_in($ng, qr/is unavailable: its name does not exist any more/) }, 10, 'a line'),
+        'the log says why');
+    is(said(post($ng->port, 'no-more')), $REFUSED, 'refused');
+    is($old->clients, 0, 'nobody connects to the address that it had');
+    $dns->say('127.0.0.1');
     is_back($ng);
     finish($ng);
 };

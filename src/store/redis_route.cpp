@@ -83,8 +83,6 @@ single_server_route::on_resolved(ngx_resolver_ctx_t *ctx)
 {
     auto *self = static_cast<single_server_route *>(ctx->data);
     bool found = ctx->state == NGX_OK && ctx->naddrs != 0;
-
-    /* It is in the system's hosts file, for example. */
     bool unknown = ctx->state == NGX_RESOLVE_NXDOMAIN;
 
     if (found) {
@@ -94,7 +92,11 @@ single_server_route::on_resolved(ngx_resolver_ctx_t *ctx)
     self->resolving_ = nullptr;
     ngx_resolve_name_done(ctx);
 
-    if (found || (unknown && !self->server_.addresses.empty())) {
+    if (unknown && self->resolved_count_ != 0) {
+        self->user_->route_failed("its name does not exist any more");
+
+    } else if (found || (unknown && !self->server_.addresses.empty())) {
+        /* An unknown name is in the system's hosts file, for example. */
         self->answer();
 
     } else {

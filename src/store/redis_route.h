@@ -58,7 +58,8 @@ protected:
  * resolved before each attempt to connect: a server that the name no longer
  * points to may be there and have none of the records.  Without one, or for a
  * name that only the system knows, the addresses are used that were found when
- * the configuration was read.
+ * the configuration was read.  A name that was known, and is no more, leads
+ * nowhere.
  */
 class single_server_route final : public redis_route {
 public:
