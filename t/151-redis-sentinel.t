@@ -189,6 +189,8 @@ my %LIES = (
         qr/Sentinel at "\S+" cannot tell where the master "payments" is: the reply is "ERR something"/],
     'no address' => ["*1\r\n\$1\r\nx\r\n", qr/cannot tell where the master "payments" is: it names no address/],
     'no port' => [['127.0.0.1', 'x'], qr/cannot tell where the master "payments" is: it names no address/],
+    'a name that is none' => [["x\n[alert] forged", 6379],
+        qr/cannot tell where the master "payments" is: it names no address/],
     'a name, and nobody who could resolve it' => [['redis.test', 6379],
         qr/is unavailable: its address is a host name, which can only be resolved if a "resolver" is set/],
 );

@@ -1,5 +1,8 @@
 #include "store/redis_sentinel.h"
 
+#include "contract/ascii.h"
+
+#include <algorithm>
 #include <charconv>
 
 namespace idempotency {
@@ -10,6 +13,7 @@ namespace {
 constexpr ngx_msec_t quick_check = 100;
 
 bool read_address(const redisReply &reply, master_address &out);
+bool is_host(std::string_view text);
 
 }
 
@@ -376,7 +380,7 @@ read_address(const redisReply &reply, master_address &out)
     std::string_view host = text_of(*reply.element[0]);
     std::string_view port = text_of(*reply.element[1]);
 
-    if (host.empty() || host.size() >= out.host.size()) {
+    if (!is_host(host) || host.size() >= out.host.size()) {
         return false;
     }
 
@@ -387,6 +391,16 @@ read_address(const redisReply &reply, master_address &out)
 
     return wrong == std::errc() && end == port.data() + port.size()
            && out.port != 0;
+}
+
+
+/* It gets into the log, where another text could look like a line. */
+bool
+is_host(std::string_view text)
+{
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+        return is_alphanumeric(c) || is_one_of(c, ".-_:%");
+    });
 }
 
 }
