@@ -307,6 +307,32 @@ subtest 'an error that is not known to mean that nothing happened' => sub {
     finish($ng, signal => 'TERM');
 };
 
+subtest 'a server that breaks the protocol again and again does not fill the log' => sub {
+    my $redis = RedisServer->start;
+    my $works = $redis->path('works');
+    my $answers = 0;
+    my $fake = FakeRedis->before($redis, sub ($words, $ask) {
+        return $ask->() if -e $works || $words->[0] ne 'SET' || $words->[1] =~ /:try:/;
+        return $ask->() if ++$answers % 2;
+        $ask->('INCR', 'breaks');
+        return "what?\r\n";
+    });
+    my $ng = on_redis_nginx($fake->url);
+    my ($key, $breaks) = (0, 0);
+    wait_until(sub {
+        post($ng->port, 'breaks-' . ++$key);
+        ($breaks = $redis->command('GET', 'breaks') // 0) >= 12;
+    }, 60, 'twelve broken connections');
+    is($breaks, 12, 'it broke twelve connections');
+    is(scalar lines_in($ng, $GONE), 6, 'that it is unavailable is logged six times');
+    is(scalar lines_in($ng, $BACK), 5, 'and that it is available again five times');
+    write_file($works, '');
+    wait_until(sub { post($ng->port, 'works-' . ++$key); lines_in($ng, $BACK) >= 6 }, 20, 'a line');
+    is(scalar lines_in($ng, $BACK), 6, 'when it has worked for a while, this is logged');
+    is(scalar lines_in($ng, $GONE), 6, 'and nothing else');
+    finish($ng, signal => 'TERM');
+};
+
 # Each does something else with SET NX GET than Redis does.
 my %ODD = (
     'says nothing' => sub ($words, $ask) {

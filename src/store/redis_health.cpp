@@ -7,6 +7,10 @@ namespace {
 /* The server counts as available after so long without an error. */
 constexpr ngx_msec_t calm = 2000;
 
+/* Or so long, if it was so often in a row for a shorter time than this. */
+constexpr ngx_msec_t long_calm = 10000;
+constexpr unsigned too_often = 5;
+
 }
 
 
@@ -30,6 +34,11 @@ server_health::link_up(const ngx_str_t &server, unsigned links_down)
     bool was_available = available();
 
     links_down_ = links_down;
+
+    if (!was_available && is_unsteady()) {
+        refusing_ = true;
+        refused_at_ = ngx_current_msec;
+    }
 
     if (!was_available && available()) {
         say_available(server);
@@ -74,7 +83,9 @@ server_health::link_recovered(const ngx_str_t &server)
 void
 server_health::accepted(const ngx_str_t &server)
 {
-    if (!refusing_ || ngx_current_msec - refused_at_ < calm) {
+    ngx_msec_t enough = is_unsteady() ? long_calm : calm;
+
+    if (!refusing_ || ngx_current_msec - refused_at_ < enough) {
         return;
     }
 
@@ -98,11 +109,19 @@ server_health::refused(const ngx_str_t &server, const char *why)
 }
 
 
+bool
+server_health::is_unsteady() const
+{
+    return short_times_ >= too_often;
+}
+
+
 void
 server_health::say_unavailable(const ngx_str_t &server, const char *why,
                                ngx_err_t err)
 {
     unavailable_since_ = ngx_current_msec;
+    short_times_ = is_due(available_since_ + long_calm) ? 0 : short_times_ + 1;
     claims_failed_ = 0;
     counts_->set_unavailable(why);
     claims_before_ = 0;
@@ -116,6 +135,7 @@ server_health::say_unavailable(const ngx_str_t &server, const char *why,
 void
 server_health::say_available(const ngx_str_t &server)
 {
+    available_since_ = ngx_current_msec;
     counts_->set_available();
 
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,

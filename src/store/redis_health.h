@@ -10,7 +10,8 @@ namespace idempotency {
  * What the log says about a server, in one worker: when it becomes
  * unavailable, when it is available again, and what happened meanwhile.  The
  * store reports events; a line is logged when the state changes, or at most
- * once a minute.
+ * once a minute.  A server that comes and goes again and again has to work for
+ * a while before it is called available.
  */
 class server_health {
 public:
@@ -69,6 +70,7 @@ private:
     };
 
     bool available() const { return links_down_ == 0 && !refusing_; }
+    bool is_unsteady() const;
     void say_unavailable(const ngx_str_t &server, const char *why,
                          ngx_err_t err);
     void say_available(const ngx_str_t &server);
@@ -80,6 +82,8 @@ private:
     bool refusing_ = false;
     ngx_msec_t refused_at_ = 0;
     ngx_msec_t unavailable_since_ = 0;
+    ngx_msec_t available_since_ = 0;
+    unsigned short_times_ = 0; /* in a row, in which it was available */
 
     unsigned links_overloaded_ = 0;
     ngx_msec_t overloaded_since_ = 0;
