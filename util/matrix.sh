@@ -109,7 +109,8 @@ row_line()
     printf '| %s ' "$row" "$(version_of nginx)" "$(compiler_of)" \
         "$(version_of libhiredis-dev)" "$(version_of libssl-dev)" \
         "$(version_of libsimdjson-dev)" "$(version_of redis-tools)" \
-        "$(valkey_version)" "$files" "$failed" "$result" \
+        "$(version_beside redis6/redis-tools)" \
+        "$(version_beside valkey/valkey-tools)" "$files" "$failed" "$result" \
         "$(( (SECONDS - start + 59) / 60 )) min"
     echo "|"
 }
@@ -133,13 +134,14 @@ version_of()
 }
 
 
-valkey_version()
+# version_beside FOLDER/PACKAGE: of a server that is not installed.
+version_beside()
 {
     local file
 
-    for file in "$root/module/$row"/build/valkey/valkey-tools_*.deb; do
+    for file in "$root/module/$row/build/$1"_*.deb; do
         if [[ -e $file ]]; then
-            dpkg-deb -f "$file" Version | sed 's/[+~-].*//'
+            dpkg-deb -f "$file" Version | sed 's/^[0-9]*://; s/[+~-].*//'
             return
         fi
     done
@@ -153,10 +155,10 @@ matrix_table()
     local row
 
     echo
-    printf '| %s ' row nginx compiler hiredis OpenSSL simdjson Redis Valkey \
-        files failed result time
+    printf '| %s ' row nginx compiler hiredis OpenSSL simdjson Redis "Redis 6" \
+        Valkey files failed result time
     echo "|"
-    printf '| --- %.0s' {1..12}
+    printf '| --- %.0s' {1..13}
     echo "|"
 
     for row in "${MATRIX[@]}"; do
