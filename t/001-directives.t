@@ -290,6 +290,14 @@ for my $case (
             . qq( "$_->[1]" must be a time with a unit, e.g. "$_->[2]")] }
         ['timeout=250', 'timeout', '250ms'], ['timeout=1s5', 'timeout', '250ms'],
         ['connect_timeout=1', 'connect_timeout', '1s'], ['timeout=0ms', 'timeout', '250ms']),
+    (map { ["idempotency_store a redis://127.0.0.1 local=$_;", 'idempotency store "a":'
+            . qq( "local=$_" must be a size of at least "32k", e.g. "local=16m")] } qw(31k 0 lots -1)),
+    ['idempotency_store a redis://127.0.0.1 local_ttl=10s;', 'idempotency store "a":'
+        . ' "local_ttl" needs a local copy, add e.g. "local=16m"'],
+    (map { ["idempotency_store a redis://127.0.0.1 local=16m local_ttl=$_;", 'idempotency store "a":'
+            . ' "local_ttl" must be a time with a unit, e.g. "10s"'] } qw(10 0 0s soon)),
+    ['idempotency_store a memory:1m local=16m;', 'unknown parameter "local=16m" of'
+        . ' idempotency store "a", a memory store has only "file=PATH" and "sync=off|always|TIME"'],
     ['idempotency_store a;', 'invalid number of arguments in "idempotency_store" directive'],
 ) {
     my ($lines, $message) = @$case;

@@ -152,7 +152,10 @@ count_end(const context &ctx, settle_result result)
 void
 count_claim(const context &ctx, claim_result result)
 {
-    count_operation(ctx, store_operation::claim, ctx.claim.asked_at,
+    store_operation what = ctx.claim.answer.from_copy ? store_operation::local
+                                                      : store_operation::claim;
+
+    count_operation(ctx, what, ctx.claim.asked_at,
                     result == claim_result::unavailable
                         || result == claim_result::unreadable);
 }

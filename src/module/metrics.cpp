@@ -188,7 +188,7 @@ std::string_view
 operation_at(std::size_t place)
 {
     static constexpr std::string_view words[] = {
-        "claim", "complete", "release", "mark_unknown", "renew"};
+        "claim", "complete", "release", "mark_unknown", "renew", "local"};
 
     static_assert(std::size(words)
                   == static_cast<std::size_t>(store_operation::count));

@@ -9,6 +9,7 @@ namespace {
 constexpr ngx_int_t most_connections = 64;
 constexpr ngx_msec_t longest_delay = 2000;
 constexpr ngx_msec_t shortest_delay = 100;
+constexpr ngx_msec_t default_local_ttl = 10000;
 
 
 struct parameter {
@@ -26,6 +27,8 @@ constexpr parameter known_parameters[] = {
     {"failover_grace", &redis_words::failover_grace},
     {"durability", &redis_words::durability},
     {"durability_timeout", &redis_words::durability_timeout},
+    {"local", &redis_words::local},
+    {"local_ttl", &redis_words::local_ttl},
     {"user", &redis_words::user},
     {"password_file", &redis_words::password_file},
     {"tls_ca", &redis_words::tls_ca},
@@ -47,6 +50,9 @@ bool read_put_back(ngx_conf_t *cf, redis_settings &settings,
 bool read_durability(ngx_conf_t *cf, redis_settings &settings,
                      redis_words &words);
 bool read_replicas(std::string_view text, durability_settings &out);
+bool read_local(ngx_conf_t *cf, redis_settings &settings, redis_words &words);
+bool name_local_zone(ngx_conf_t *cf, redis_settings &settings,
+                     const redis_words &words);
 bool read_time(ngx_str_t &text, ngx_msec_t &out);
 bool read_time_or_0(ngx_str_t &text, ngx_msec_t &out);
 bool read_sentinels(ngx_conf_t *cf, redis_settings &settings,
@@ -90,6 +96,7 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
     if (!read_values(cf, settings, words)
         || !read_put_back(cf, settings, words)
         || !read_durability(cf, settings, words)
+        || !read_local(cf, settings, words)
         || !read_credentials(cf, settings, words)
         || !find_servers(cf, settings, words)
         || (words.url.tls && !set_up_tls(cf, settings, words))
@@ -113,9 +120,9 @@ read_parameter(ngx_conf_t *cf, const redis_settings &settings,
     std::string_view name = view(text).substr(0, equals);
     const char *mistake =
         "is unknown, use prefix, timeout, connect_timeout, connections, "
-        "reassert, failover_grace, durability, durability_timeout, user, "
-        "password_file, tls_ca, tls_cert, tls_key, tls_name, tls_verify, "
-        "sentinel_user, sentinel_password_file or sentinel_check";
+        "reassert, failover_grace, durability, durability_timeout, local, "
+        "local_ttl, user, password_file, tls_ca, tls_cert, tls_key, tls_name, "
+        "tls_verify, sentinel_user, sentinel_password_file or sentinel_check";
 
     if (name == "password") {
         mistake = "would be visible in the configuration, use "
@@ -292,6 +299,61 @@ read_replicas(std::string_view text, durability_settings &out)
 
     return (has_number && replicas > 0 && replicas <= 100)
            || (!has_number && out.what == kind::disk);
+}
+
+
+bool
+read_local(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
+{
+    local_settings &out = settings.local;
+    std::size_t smallest = 8 * ngx_pagesize;
+
+    if (words.local.len == 0) {
+        return words.local_ttl.len == 0
+               || wrong(cf, settings,
+                        "\"local_ttl\" needs a local copy, add e.g. "
+                        "\"local=16m\"");
+    }
+
+    ssize_t size = ngx_parse_size(&words.local);
+
+    if (size == NGX_ERROR || static_cast<std::size_t>(size) < smallest) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "idempotency store \"%V\": \"local=%V\" must be a "
+                           "size of at least \"%uzk\", e.g. \"local=16m\"",
+                           &settings.name, &words.local, smallest / 1024);
+        return false;
+    }
+
+    out.size = static_cast<std::size_t>(size);
+    out.ttl = default_local_ttl;
+
+    if (words.local_ttl.len != 0 && !read_time(words.local_ttl, out.ttl)) {
+        return wrong(cf, settings,
+                     "\"local_ttl\" must be a time with a unit, e.g. \"10s\"");
+    }
+
+    return name_local_zone(cf, settings, words);
+}
+
+
+/* After a reload, copies of what was in another Redis must not be found. */
+bool
+name_local_zone(ngx_conf_t *cf, redis_settings &settings,
+                const redis_words &words)
+{
+    const redis_url &url = words.url;
+    ngx_str_t where = str(url.host.empty() ? url.path : url.host);
+    ngx_str_t service = str(url.service);
+    ngx_str_t db = str(url.db);
+    std::size_t longest = settings.name.len + where.len + service.len + db.len
+                          + words.prefix.len + 32;
+
+    settings.local.zone = format(
+        cf->pool, longest, "idempotency_local:%V:%V/%V/%V/%V", &settings.name,
+        &where, &service, &db, &words.prefix);
+
+    return settings.local.zone.data != nullptr;
 }
 
 

@@ -16,6 +16,8 @@ struct redis_words {
     ngx_str_t failover_grace = ngx_string("1s");
     ngx_str_t durability = ngx_string("none");
     ngx_str_t durability_timeout = ngx_string("100ms");
+    ngx_str_t local = ngx_null_string;
+    ngx_str_t local_ttl = ngx_null_string;
     ngx_str_t user = ngx_null_string;
     ngx_str_t password_file = ngx_null_string;
     ngx_str_t tls_ca = ngx_null_string;

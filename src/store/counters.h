@@ -44,6 +44,7 @@ enum class store_operation : std::uint8_t {
     release,
     mark_unknown,
     renew,
+    local, /* a claim that a copy on this host answered */
     count,
 };
 

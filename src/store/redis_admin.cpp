@@ -13,6 +13,10 @@ namespace idempotency {
 struct admin_operation : command {
     admin_waiter *waiter;
     std::uint8_t *response; /* its own copy */
+
+    /* Where a copy of the record that it changes may be, or null. */
+    local_copies *local;
+    record_id name;
 };
 
 
@@ -164,6 +168,8 @@ redis_store::settle_unknown(const record_id &name, const admin_settlement &how,
     }
 
     op->answered = replied<settled>;
+    op->local = local_;
+    op->name = name;
 
     redis_output &out = link.begin(*op, 8);
 
@@ -238,6 +244,11 @@ void
 replied(command &c, const redisReply *reply, unanswered)
 {
     auto &op = static_cast<admin_operation &>(c);
+
+    /* Without a reply it may have been done too. */
+    if (op.local != nullptr) {
+        op.local->drop(op.name);
+    }
 
     if (reply != nullptr && op.waiter != nullptr) {
         Reply(op, *reply);

@@ -27,6 +27,10 @@ void copy_response(claim_waiter &waiter, claim_answer &answer);
 void
 redis_store::claim_record(const claim &what, claim_waiter &waiter)
 {
+    if (local_ != nullptr && local_->answer(what, waiter)) {
+        return;
+    }
+
     ownership whose = {what.name, what.owner, what.lease, what.keep,
                        what.fingerprint};
     operation *op = make(purpose::claim, whose);
@@ -246,7 +250,13 @@ redis_store::claim_found(operation &op, const redisReply &value,
         return;
     }
 
-    answer_claim(op, found(op, *record, age_of(op, *record, ttl_left)));
+    claim_answer answer = found(op, *record, age_of(op, *record, ttl_left));
+
+    if (local_ != nullptr) {
+        local_->found(op, *record, answer);
+    }
+
+    answer_claim(op, answer);
 }
 
 

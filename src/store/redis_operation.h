@@ -67,6 +67,7 @@ struct operation : command {
     form written;
     ownership whose;
     std::uint64_t expiry;
+    std::uint64_t as_of; /* by the clock of the local copies, if any */
 
     /* The waiter of a claim, and of any other operation; may be null. */
     claim_waiter *claimer;

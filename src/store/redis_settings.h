@@ -72,6 +72,14 @@ struct sentinel_settings {
 };
 
 
+/* Copies of finished records on this host. */
+struct local_settings {
+    std::size_t size; /* 0: there are none */
+    ngx_msec_t ttl;
+    ngx_str_t zone; /* its name: another server's records have another */
+};
+
+
 struct redis_settings {
     ngx_str_t name; /* of the store */
     ngx_str_t prefix;
@@ -82,6 +90,7 @@ struct redis_settings {
     ngx_msec_t failover_grace;
 
     durability_settings durability;
+    local_settings local;
     server_location server;
     sentinel_settings sentinels;
     link_settings link;

@@ -147,6 +147,11 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     health_.accepted(op.link->name());
     update_kept(op, reply.integer);
 
+    if (local_ != nullptr && op.why == purpose::complete && reply.integer != 0)
+    {
+        local_->completed(op);
+    }
+
     if (op.why == purpose::take_back && reply.integer == 0
         && ++op.times_not_found < (ngx_exiting ? looks_when_exiting : looks))
     {

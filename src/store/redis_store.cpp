@@ -42,6 +42,16 @@ make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
         made->set_sentinels(*sentinels);
     }
 
+    if (settings.local.size != 0) {
+        local_copies *local = local_copies::make(cf, settings.local);
+
+        if (local == nullptr) {
+            return nullptr;
+        }
+
+        made->set_local(*local);
+    }
+
     for (ngx_uint_t i = 0; i < count; i++) {
         redis_route *route = make_route(cf, settings, sentinels);
         link_settings how = settings.link;
@@ -215,6 +225,7 @@ redis_store::make(purpose why, const ownership &whose)
     if (op != nullptr) {
         op->command::answered = answered;
         op->command::overdue = overdue;
+        op->as_of = local_ != nullptr ? local_copies::now() : 0;
     }
 
     return op;

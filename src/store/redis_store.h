@@ -6,6 +6,7 @@
 #include "store/redis_health.h"
 #include "store/redis_kept.h"
 #include "store/redis_late.h"
+#include "store/redis_local.h"
 #include "store/redis_sentinel.h"
 
 #include <cstdint>
@@ -29,6 +30,9 @@ public:
 
     /* Its masters are named by these. */
     void set_sentinels(sentinel_group &group) { sentinels_ = &group; }
+
+    /* Finished records are found there first. */
+    void set_local(local_copies &copies) { local_ = &copies; }
 
     redis_store(const redis_store &) = delete;
     redis_store &operator=(const redis_store &) = delete;
@@ -127,6 +131,7 @@ private:
     std::span<redis_link> all_links_;
     std::span<redis_link> links_; /* for records */
     sentinel_group *sentinels_ = nullptr;
+    local_copies *local_ = nullptr;
     redis_commands commands_;
     server_health health_;
     late_operations late_;

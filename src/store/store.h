@@ -42,6 +42,7 @@ struct claim_answer {
     claim_result result = claim_result::unavailable;
     record_state state = record_state::pending;
     bool same_fingerprint = false;
+    bool from_copy = false; /* the store itself was not asked */
     std::uint32_t attempt = 0;
     std::uint64_t age = 0;       /* milliseconds since completion */
     std::uint64_t remaining = 0; /* milliseconds, or forever */
