@@ -41,6 +41,8 @@ sub table ($self) {
             http => 'idempotency_store default memory:2g;', body => \&module, fresh => 1 },
         { name => '**module, Redis**', id => 'redis', modules => $module,
             http => 'idempotency_store default ' . $self->redis->url . ';', body => \&module },
+        { name => '**module, Redis, local copy**', id => 'local', modules => $module,
+            http => $self->local_stores, body => \&module_local },
         { name => '**module, Redis over TLS**', id => 'tls', modules => $module,
             http => $self->tls_store, body => \&module },
         { name => 'proxy_cache with POST', id => 'proxy_cache', body => \&proxy_cache,
@@ -126,6 +128,10 @@ sub module ($self, $where) {
         . "idempotency_ttl $TTL{ $where->{kind} }s;\n" . proxy($self, $where);
 }
 
+sub module_local ($self, $where) {
+    return module($self, $where) =~ s/idempotency on/idempotency $where->{kind}/r;
+}
+
 # On tmpfs. One request of a key goes through, the others wait.
 sub proxy_cache ($self, $where) {
     return "proxy_cache answers; proxy_cache_methods POST; proxy_cache_lock on;\n"
@@ -170,6 +176,14 @@ sub memc_location {
 # ---- stores ---------------------------------------------------------------
 
 sub redis ($self) { return $self->{redis} //= RedisServer->start }
+
+# What is new must not push out the copies of what is replayed.
+sub local_stores ($self) {
+    my %size = (new => '16m', replay => '256m');
+    return join '', map {
+        "idempotency_store $_ @{[ $self->redis->url ]} prefix=$_: local=$size{$_} local_ttl=1h;\n"
+    } sort keys %size;
+}
 
 sub tls_store ($self) {
     my $redis = $self->{tls} //= RedisServer->start(tls => 1);
