@@ -69,6 +69,7 @@ sub start_gateway ($upstream, $path) {
         under => [qw(valgrind --tool=callgrind --callgrind-out-file=counted
             --collect-atstart=no --toggle-collect=ngx_process_events_and_timers)],
         http => <<"END");
+    client_body_buffer_size 64k;
     upstream application { server 127.0.0.1:$port; keepalive 4; }
     server {
         listen %%PORT%%;

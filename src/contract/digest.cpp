@@ -24,6 +24,51 @@ void give_back(EVP_MD_CTX *context);
 }
 
 
+void
+framed::field(std::string_view value)
+{
+    number(value.size());
+    bytes(value.data(), value.size());
+}
+
+
+void
+framed::number(std::uint64_t value)
+{
+    std::array<std::uint8_t, 8> number;
+
+    put_little_endian(number.data(), value);
+    bytes(number.data(), number.size());
+}
+
+
+void
+framed::bytes(const void *data, std::size_t size)
+{
+    if (size > gathered_.size() - held_) {
+        flush();
+
+        if (size > gathered_.size()) {
+            take(data, size);
+            return;
+        }
+    }
+
+    if (size != 0) {
+        std::memcpy(gathered_.data() + held_, data, size);
+        held_ = static_cast<std::uint16_t>(held_ + size);
+    }
+}
+
+
+void
+framed::flush()
+{
+    take(gathered_.data(), held_);
+    held_ = 0;
+}
+
+
 hasher::~hasher()
 {
     give_back(context_);
@@ -42,59 +87,14 @@ hasher::start(std::string_view domain)
     /* OpenSSL takes a null algorithm for "the same as before". */
     failed_ = algorithm == nullptr || context_ == nullptr
               || EVP_DigestInit_ex(context_, algorithm, nullptr) != 1;
-    held_ = 0;
+    forget();
 
     field(domain);
 }
 
 
 void
-hasher::field(std::string_view value)
-{
-    number(value.size());
-    bytes(value.data(), value.size());
-}
-
-
-void
-hasher::number(std::uint64_t value)
-{
-    std::array<std::uint8_t, 8> number;
-
-    put_little_endian(number.data(), value);
-    bytes(number.data(), number.size());
-}
-
-
-void
-hasher::bytes(const void *data, std::size_t size)
-{
-    if (size > gathered_.size() - held_) {
-        flush();
-
-        if (size > gathered_.size()) {
-            hash(data, size);
-            return;
-        }
-    }
-
-    if (size != 0) {
-        std::memcpy(gathered_.data() + held_, data, size);
-        held_ = static_cast<std::uint16_t>(held_ + size);
-    }
-}
-
-
-void
-hasher::flush()
-{
-    hash(gathered_.data(), held_);
-    held_ = 0;
-}
-
-
-void
-hasher::hash(const void *data, std::size_t size)
+hasher::take(const void *data, std::size_t size)
 {
     if (failed_ || size == 0) {
         return;

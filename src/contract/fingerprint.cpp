@@ -16,24 +16,32 @@ start_fingerprint(hasher &hash, const request_line &line, const admission &how,
 {
     /* Records outlive the module's version: a new form needs a new name. */
     hash.start("idempotency fingerprint 2");
-    hash.field(line.method);
-    hash.field(line.path);
-    hash.field(line.arguments);
-    hash.number(how.by_host);
-    hash.number(how.by_url              ? by_url_alone
-                : how.condition.empty() ? by_location
-                                        : by_condition);
+    add_request(hash, line, how, kind);
+}
+
+
+void
+add_request(framed &out, const request_line &line, const admission &how,
+            body_kind kind)
+{
+    out.field(line.method);
+    out.field(line.path);
+    out.field(line.arguments);
+    out.number(how.by_host);
+    out.number(how.by_url              ? by_url_alone
+               : how.condition.empty() ? by_location
+                                       : by_condition);
 
     if (!how.by_url) {
-        hash.number(static_cast<unsigned char>(how.kind));
-        hash.field(how.location);
+        out.number(static_cast<unsigned char>(how.kind));
+        out.field(how.location);
     }
 
     if (!how.by_url && !how.condition.empty()) {
-        hash.field(how.condition);
+        out.field(how.condition);
     }
 
-    hash.bytes(&kind, sizeof(kind));
+    out.bytes(&kind, sizeof(kind));
 }
 
 }

@@ -43,4 +43,8 @@ struct admission {
 void start_fingerprint(hasher &hash, const request_line &line,
                        const admission &how, body_kind kind);
 
+/* All that a fingerprint covers but the body. */
+void add_request(framed &out, const request_line &line, const admission &how,
+                 body_kind kind);
+
 }

@@ -1,6 +1,7 @@
 #include "module/body.h"
 
 #include "module/context.h"
+#include "module/known_bodies.h"
 
 namespace idempotency {
 
@@ -173,6 +174,11 @@ use_body(context &ctx)
 
     if (size_of_body(ctx) > max_parsed) {
         count_as_bytes(ctx);
+    }
+
+    if (is_known_body(ctx)) {
+        move_to(ctx, stage::ready);
+        return progress::done;
     }
 
     if (is_needed_in_memory(ctx)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "contract/byte_tag.h"
 #include "contract/digest.h"
 #include "contract/fingerprint.h"
 #include "contract/json.h"
@@ -36,6 +37,8 @@ struct body_state {
     bool borrowed; /* bytes lie in nginx's own buffer */
     hasher hash;
     digest fingerprint;
+    bool tagged; /* it has a tag, by which it is known or remembered */
+    byte_tag tag;
 
     ~body_state() { drop(); }
 

@@ -1,6 +1,7 @@
 #include "contract/form.h"
 #include "module/context.h"
 #include "module/headers.h"
+#include "module/known_bodies.h"
 
 namespace idempotency {
 
@@ -230,6 +231,8 @@ finish_hash(context &ctx)
                       "request; it is refused with 500");
         return fingerprint_result::failed;
     }
+
+    remember_body(ctx);
 
     return fingerprint_result::done;
 }

@@ -2,6 +2,7 @@
 #include "module/capture.h"
 #include "module/config.h"
 #include "module/gate.h"
+#include "module/known_bodies.h"
 #include "module/method.h"
 #include "module/peers.h"
 #include "module/status.h"
@@ -99,7 +100,8 @@ add_to_nginx(ngx_conf_t *cf)
 
     if (add_gate(cf) != NGX_OK || guard_upstreams(cf, main) != NGX_OK
         || keep_server_names(cf) != NGX_OK
-        || add_counter_memory(cf, &main->zones, &main->counts) != NGX_OK)
+        || add_counter_memory(cf, &main->zones, &main->counts) != NGX_OK
+        || add_known_bodies(cf, main) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -162,8 +164,8 @@ init_worker(ngx_cycle_t *cycle)
 
     if (main_conf *main = main_of_cycle(cycle); main != nullptr) {
         start_status(*main);
+        start_known_bodies(*main);
     }
-
 
     for (named_store *named : stores_of(cycle)) {
         named->backend->start();
@@ -184,6 +186,7 @@ exit_worker(ngx_cycle_t *cycle)
     }
 
     free_json_parser();
+    stop_known_bodies();
 }
 
 
