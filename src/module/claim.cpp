@@ -2,6 +2,7 @@
 
 #include "module/context.h"
 #include "module/counting.h"
+#include "module/shared_response.h"
 
 #include <openssl/rand.h>
 
@@ -273,7 +274,7 @@ room_for_response(claim_waiter &waiter, std::size_t size)
 {
     auto *ctx = static_cast<context *>(waiter.owner);
 
-    return static_cast<std::uint8_t *>(ngx_pnalloc(ctx->request->pool, size));
+    return room_to_share(ctx->request, size);
 }
 
 }

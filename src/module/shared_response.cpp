@@ -29,11 +29,12 @@ constexpr std::size_t worth_sharing = 8 * 1024;
 /* Those of this worker that replays use now, by a byte of their names. */
 shared_response *rows[256];
 
+shared_response *make_shared(std::size_t size);
 shared_response *find(const record_id &name,
                       std::span<const std::uint8_t> response);
 void enlist(shared_response *response, const record_id &name);
 void strike(shared_response *response);
-bool is_user(ngx_http_request_t *r, const std::uint8_t *bytes);
+ngx_pool_cleanup_t *find_use(ngx_http_request_t *r, const std::uint8_t *bytes);
 void end_use(void *data);
 
 }
@@ -42,11 +43,9 @@ void end_use(void *data);
 shared_response *
 copy_response(std::span<const std::uint8_t> response)
 {
-    auto *copy = static_cast<shared_response *>(
-        ngx_alloc(sizeof(shared_response) + response.size(), ngx_cycle->log));
+    shared_response *copy = make_shared(response.size());
 
     if (copy != nullptr) {
-        *copy = {1, response.size(), nullptr, false, {}};
         ngx_memcpy(copy->bytes(), response.data(), response.size());
     }
 
@@ -71,40 +70,57 @@ use_response(ngx_http_request_t *r, shared_response *response)
 }
 
 
+std::uint8_t *
+room_to_share(ngx_http_request_t *r, std::size_t size)
+{
+    if (size < worth_sharing) {
+        return static_cast<std::uint8_t *>(ngx_pnalloc(r->pool, size));
+    }
+
+    shared_response *own = make_shared(size);
+
+    if (own == nullptr) {
+        return nullptr;
+    }
+
+    auto used = use_response(r, own);
+
+    drop_response(own);
+
+    return used.empty() ? nullptr : own->bytes();
+}
+
+
 std::span<const std::uint8_t>
 share_response(ngx_http_request_t *r, const record_id &name,
                std::span<const std::uint8_t> response)
 {
-    if (response.size() < worth_sharing || is_user(r, response.data())) {
+    ngx_pool_cleanup_t *use = response.size() < worth_sharing
+                                  ? nullptr
+                                  : find_use(r, response.data());
+
+    if (use == nullptr) {
         return response;
     }
 
-    shared_response *shared = find(name, response);
+    auto *own = static_cast<shared_response *>(use->data);
 
-    if (shared != nullptr) {
-        shared->users++;
-
-    } else {
-        shared = copy_response(response);
-
-        if (shared == nullptr) {
-            return response;
-        }
-
-        enlist(shared, name);
-    }
-
-    auto used = use_response(r, shared);
-
-    drop_response(shared);
-
-    if (used.empty()) {
+    if (own->listed) {
         return response;
     }
 
-    ngx_pfree(r->pool, const_cast<std::uint8_t *>(response.data()));
+    shared_response *other = find(name, response);
 
-    return used;
+    if (other == nullptr) {
+        enlist(own, name);
+        return response;
+    }
+
+    other->users++;
+    use->data = other;
+    drop_response(own);
+
+    return other->view();
 }
 
 
@@ -124,6 +140,21 @@ drop_response(shared_response *response)
 
 
 namespace {
+
+/* Null: no memory.  The caller is the first user. */
+shared_response *
+make_shared(std::size_t size)
+{
+    auto *made = static_cast<shared_response *>(
+        ngx_alloc(sizeof(shared_response) + size, ngx_cycle->log));
+
+    if (made != nullptr) {
+        *made = {1, size, nullptr, false, {}};
+    }
+
+    return made;
+}
+
 
 /* Of one name there may be two, if a record has expired meanwhile. */
 shared_response *
@@ -166,19 +197,19 @@ strike(shared_response *response)
 }
 
 
-/* A request that waited for another one has its response from there. */
-bool
-is_user(ngx_http_request_t *r, const std::uint8_t *bytes)
+/* What makes the request a user of these bytes; null: they are its own. */
+ngx_pool_cleanup_t *
+find_use(ngx_http_request_t *r, const std::uint8_t *bytes)
 {
     for (ngx_pool_cleanup_t *c = r->pool->cleanup; c != nullptr; c = c->next) {
         if (c->handler == end_use
             && static_cast<shared_response *>(c->data)->bytes() == bytes)
         {
-            return true;
+            return c;
         }
     }
 
-    return false;
+    return nullptr;
 }
 
 
