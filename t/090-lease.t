@@ -54,6 +54,36 @@ subtest 'a run longer than lease and TTL is in progress all the time' => sub {
     $ng->check_logs;
 };
 
+subtest 'a run that ends early changes nothing for those before and after it' => sub {
+    my $ng = start_nginx('idempotency_lease 600ms;');
+    my %conn;
+    $conn{before} = send_post($ng->port, 'before', uri => '/x', do => 'sleep=1.8');
+    begun('before');
+    like(said(post($ng->port, 'brief', uri => '/x')), qr/^201 /, 'one ends early');
+    $conn{after} = send_post($ng->port, 'after', uri => '/x', do => 'sleep=1.8');
+    begun('after');
+    my ($began, %said) = (time);
+    while (time < $began + 1.2) {
+        $said{ said(post($ng->port, $_, uri => '/x')) }++ for keys %conn;
+        sleep 0.05;
+    }
+    is_deeply([keys %said], ['409 in_progress'], 'both leases are renewed');
+    like(said($_->response), qr/^201 /, 'answered') for values %conn;
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
+subtest 'a worker that quits waits for a run, but not for a renewal to come' => sub {
+    my $ng = start_nginx('idempotency_lease 90s;');
+    my $conn = send_post($ng->port, 'last', uri => '/x', do => 'sleep=1');
+    begun('last');
+    my $began = time;
+    ok($ng->stop, 'stops');
+    cmp_ok(time - $began, '<', 20, 'well before a third of the lease');
+    like(said($conn->response), qr/^201 /, 'the run was answered');
+    $ng->check_logs;
+};
+
 # ---- lost leases ----------------------------------------------------------
 
 # A run whose worker is stopped in the middle of it, and two connections to
