@@ -9,6 +9,7 @@ namespace {
 constexpr ngx_msec_t sweep_interval = 5000;
 constexpr ngx_msec_t sweep_again = 10;
 constexpr std::size_t sweep_limit = 256;
+constexpr std::size_t small_response = 2048;
 
 void answer(settle_waiter *waiter, settle_result result);
 const char *in_words(std::span<char> out, const char *what,
@@ -58,25 +59,31 @@ memory_store::sweep(ngx_event_t *event)
 void
 memory_store::claim_record(const claim &what, claim_waiter &waiter)
 {
-    std::span<std::uint8_t> room;
+    static std::uint8_t small[small_response];
+    std::span<std::uint8_t> room = small;
     zone_answer answer;
     zone_notice notice;
 
     /*
      * The zone says how much room a response needs.  Memory for it is not
      * allocated under the lock, so the claim is repeated with enough of it.
+     * A small response is copied instead.
      */
     for (;;) {
         {
             zone_lock locked(*this);
-            answer = locked->claim(what, now(), room);
+            std::uint64_t time = now();
+
+            answer = locked->claim(what, time, room);
 
             if (answer.result != claim_result::found) {
-                notice = locked->notice(now());
+                notice = locked->notice(time);
             }
         }
 
-        if (answer.response_size <= room.size()) {
+        if (answer.response_size == 0
+            || (answer.response_size <= room.size() && room.data() != small))
+        {
             break;
         }
 
@@ -84,6 +91,13 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
 
         if (bytes == nullptr) {
             answer.result = claim_result::unreadable;
+            answer.response = {};
+            break;
+        }
+
+        if (!answer.response.empty()) {
+            ngx_memcpy(bytes, small, answer.response_size);
+            answer.response = {bytes, answer.response_size};
             break;
         }
 
@@ -104,8 +118,10 @@ memory_store::complete(const ownership &whose, const completion &how,
 
     {
         zone_lock locked(*this);
-        result = locked->complete(whose, how, now());
-        notice = locked->notice(now());
+        std::uint64_t time = now();
+
+        result = locked->complete(whose, how, time);
+        notice = locked->notice(time);
     }
 
     tell(notice);
