@@ -9,6 +9,8 @@ namespace idempotency {
 namespace {
 
 bool is_bare(char c);
+template <bool (*is_member)(char)>
+bool all_are(std::string_view text);
 bool skip_string(std::string_view &rest);
 bool skip_parameters(std::string_view &rest);
 bool skip_bare_item(std::string_view &rest);
@@ -32,7 +34,7 @@ parse_key_field(std::string_view value, std::span<char> out)
     }
 
     if (value.front() != '"') {
-        if (!std::all_of(value.begin(), value.end(), is_bare)) {
+        if (!all_are<is_bare>(value)) {
             return std::nullopt;
         }
 
@@ -71,9 +73,8 @@ check_key(std::string_view &key, const key_rules &rules, std::span<char> out)
     }
 
     if (!rules.uuid) {
-        return std::all_of(key.begin(), key.end(), is_printable)
-                   ? key_fault::none
-                   : key_fault::not_printable;
+        return all_are<is_printable>(key) ? key_fault::none
+                                          : key_fault::not_printable;
     }
 
     if (!is_uuid(key) || out.size() < key.size()) {
@@ -125,6 +126,21 @@ bool
 is_bare(char c)
 {
     return is_printable(c) && c != ' ' && c != '"' && c != ',';
+}
+
+
+/* For std::all_of() the class would be called once for each character. */
+template <bool (*is_member)(char)>
+bool
+all_are(std::string_view text)
+{
+    for (char c : text) {
+        if (!is_member(c)) {
+            return false;
+        }
+    }
+
+    return true;
 }
 
 
