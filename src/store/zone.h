@@ -56,7 +56,6 @@ struct zone_notice {
 struct zone_recovery {
     std::size_t records;
     std::size_t without_response; /* of these: records that lost theirs */
-    std::size_t orphans;          /* blocks of a write that was cut short */
     std::size_t twins;            /* records of a name that had two */
 };
 
@@ -239,13 +238,18 @@ private:
                                                - sizeof(digest)
                                                - 2 * sizeof(version);
 
+    /*
+     * What is looked at in records of others, by their buckets and the heap,
+     * is at the beginning: one line of the cache.  Of the versions the first
+     * is there, so a record begins with the second and ends with the first.
+     */
     struct record {
         std::uint32_t next_in_bucket;
         std::uint32_t heap_position;
         std::uint32_t older; /* in its queue */
         std::uint32_t newer;
-        version versions[2];
         record_id name;
+        version versions[2];
         digest fingerprint;
         std::uint8_t bytes[inline_size];
     };
@@ -255,7 +259,7 @@ private:
         std::uint8_t kind;
         std::uint8_t reached; /* used by recover() only */
         std::uint8_t active;  /* of a record: which version counts */
-        std::uint32_t next;   /* of the free list or response */
+        std::uint32_t next;   /* of the free list, chain or response */
         union {
             record head;
             std::uint8_t bytes[payload_size];
@@ -263,6 +267,9 @@ private:
     };
 
     static_assert(sizeof(block) == block_size);
+    static_assert(offsetof(block, head) + offsetof(record, versions)
+                      + sizeof(std::uint64_t)
+                  <= 64);
 
     /* Records whose blocks may make room for others, the oldest first. */
     struct queue {
@@ -343,9 +350,12 @@ private:
     void fetch_ahead(std::uint32_t index, std::uint32_t next);
     std::uint32_t write_blocks(pieces bytes);
     void read_blocks(std::uint32_t first, std::size_t size, std::uint8_t *out);
-    void return_blocks(std::uint32_t first);
+    void return_chain(std::uint32_t first, std::uint64_t size);
     std::uint32_t allocate_block();
+    std::uint32_t take_from_chain();
     void return_block(std::uint32_t index);
+    std::uint32_t chain_after(std::uint32_t first);
+    void set_chain_after(std::uint32_t first, std::uint32_t chain);
 
     /* How room is made, and when there is none: zone_room.cpp */
     bool make_room(std::size_t blocks, std::uint64_t now,
@@ -398,6 +408,7 @@ private:
 
     /* All below is derived: recover() makes it from the head blocks. */
     std::uint32_t free_list_;
+    std::uint32_t free_chains_; /* see return_chain() */
     std::uint32_t used_blocks_;
     std::uint32_t records_;
     std::uint32_t heap_size_;

@@ -56,7 +56,7 @@ zone::settle_unknown(const record_id &name, const admin_settlement &how,
                how.ttl},
               next, now))
     {
-        return_blocks(next.has.summary);
+        return_chain(next.has.summary, next.has.summary_size);
         return admin_result::no_room;
     }
 

@@ -88,16 +88,22 @@ zone::read_blocks(std::uint32_t first, std::size_t size, std::uint8_t *out)
 }
 
 
+/*
+ * The blocks of a response of this size are free again.  They stay a chain,
+ * and data blocks, until they are used: to go through all of them here would
+ * bring each to the cache once more.  Free chains are a list, too, whose links
+ * are in the first block of each.
+ */
 void
-zone::return_blocks(std::uint32_t first)
+zone::return_chain(std::uint32_t first, std::uint64_t size)
 {
-    while (first != none) {
-        std::uint32_t next = block_at(first).next;
-
-        fetch_ahead(first, next);
-        return_block(first);
-        first = next;
+    if (first == none) {
+        return;
     }
+
+    set_chain_after(first, free_chains_);
+    free_chains_ = first;
+    used_blocks_ -= static_cast<std::uint32_t>(blocks_for(size, payload_size));
 }
 
 
@@ -107,7 +113,10 @@ zone::allocate_block()
 {
     std::uint32_t index = free_list_;
 
-    if (index != none) {
+    if (free_chains_ != none) {
+        index = take_from_chain();
+
+    } else if (index != none) {
         free_list_ = block_at(index).next;
         fetch_ahead(index, free_list_);
 
@@ -122,6 +131,45 @@ zone::allocate_block()
     ++used_blocks_;
 
     return index;
+}
+
+
+/* The first block of the first chain; what is left of it is one as well. */
+std::uint32_t
+zone::take_from_chain()
+{
+    std::uint32_t index = free_chains_;
+    std::uint32_t next = block_at(index).next;
+    std::uint32_t after = chain_after(index);
+
+    if (next == none) {
+        free_chains_ = after;
+        return index;
+    }
+
+    fetch_ahead(index, next);
+    set_chain_after(next, after);
+    free_chains_ = next;
+
+    return index;
+}
+
+
+std::uint32_t
+zone::chain_after(std::uint32_t first)
+{
+    std::uint32_t chain;
+
+    std::memcpy(&chain, block_at(first).bytes, sizeof(chain));
+
+    return chain;
+}
+
+
+void
+zone::set_chain_after(std::uint32_t first, std::uint32_t chain)
+{
+    std::memcpy(block_at(first).bytes, &chain, sizeof(chain));
 }
 
 

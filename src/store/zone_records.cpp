@@ -52,8 +52,8 @@ zone::create(const idempotency::claim &c, std::uint64_t now)
     b.head.name = c.name;
     b.head.fingerprint = c.fingerprint;
     b.head.heap_position = none;
-    b.active = 0;
-    b.head.versions[0] = {
+    b.active = 1;
+    b.head.versions[1] = {
         .expiry = later(later(now, c.lease), c.keep),
         .since = now,
         .run = {c.owner, c.lease},
@@ -62,7 +62,7 @@ zone::create(const idempotency::claim &c, std::uint64_t now)
         .check = 0,
     };
 
-    seal(index, b.head.versions[0]);
+    seal(index, b.head.versions[1]);
     publish(b.kind, std::uint8_t{head_block});
 
     add_to_bucket(index);
@@ -107,8 +107,8 @@ zone::erase(std::uint32_t index)
 
     if (v.state == record_state::completed
         || v.state == record_state::not_kept) {
-        return_blocks(v.has.response);
-        return_blocks(v.has.summary);
+        return_chain(v.has.response, v.has.response_size);
+        return_chain(v.has.summary, v.has.summary_size);
     }
 }
 

@@ -44,10 +44,6 @@ zone::recover()
             continue;
         }
 
-        if (block_at(i).kind == data_block) {
-            ++found.orphans;
-        }
-
         return_block(i);
     }
 
@@ -70,6 +66,7 @@ void
 zone::forget_derived()
 {
     free_list_ = none;
+    free_chains_ = none;
     used_blocks_ = 0;
     records_ = 0;
     heap_size_ = 0;

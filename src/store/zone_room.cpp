@@ -68,9 +68,11 @@ zone::drop_oldest(queue_kind which)
     std::uint32_t index = queues_[which].oldest;
     version next = current(index);
     std::uint32_t blocks;
+    std::uint64_t size;
 
     if (which == responses) {
         blocks = next.has.response;
+        size = next.has.response_size;
         next.has.response = none;
         next.has.response_size = 0;
         next.has.response_check = 0;
@@ -79,6 +81,7 @@ zone::drop_oldest(queue_kind which)
 
     } else {
         blocks = next.has.summary;
+        size = next.has.summary_size;
         next.has.summary = none;
         next.has.summary_size = 0;
     }
@@ -86,7 +89,7 @@ zone::drop_oldest(queue_kind which)
     delist(index);
     switch_version(index, next);
     enlist(index);
-    return_blocks(blocks);
+    return_chain(blocks, size);
 }
 
 

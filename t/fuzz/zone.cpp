@@ -43,6 +43,14 @@ struct zone_inspector {
             n += z.block_at(i).kind != zone::free_block;
         }
 
+        /* Those of free chains are used no more. */
+        for (auto c = z.free_chains_; c != zone::none; c = z.chain_after(c)) {
+
+            for (auto i = c; i != zone::none; i = z.block_at(i).next) {
+                --n;
+            }
+        }
+
         return n;
     }
 };

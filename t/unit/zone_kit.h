@@ -164,6 +164,20 @@ struct zone_inspector {
             ++unused;
         }
 
+        for (auto c = z.free_chains_; c != zone::none; c = z.chain_after(c)) {
+
+            for (auto i = c; i != zone::none; i = z.block_at(i).next) {
+
+                if (i >= z.touched_ || z.block_at(i).kind != zone::data_block
+                    || owners[i]++ != 0)
+                {
+                    return "a free chain is wrong";
+                }
+
+                ++unused;
+            }
+        }
+
         if (unused + in_use != z.touched_) {
             return "blocks are lost";
         }
@@ -289,6 +303,7 @@ struct zone_inspector {
     {
         z.dirty_ = 1;
         z.free_list_ = 3;
+        z.free_chains_ = 4;
         z.used_blocks_ = 77;
         z.records_ = 99;
         z.heap_size_ = 5;
