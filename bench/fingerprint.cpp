@@ -1,3 +1,4 @@
+#include "contract/byte_tag.h"
 #include "contract/digest.h"
 #include "contract/json.h"
 
@@ -11,10 +12,11 @@
 
 /*
  * What the canonical form of a JSON body costs: its fingerprint against plain
- * SHA-256 of the same bytes, in turns, in one run.
+ * SHA-256 of the same bytes, and against the tag by which a retry with these
+ * bytes is recognised, in turns, in one run.
  *
  *     g++ -std=c++20 -O2 -I src bench/fingerprint.cpp \
- *         src/contract/{digest,json*,pointer}.cpp -lcrypto -lsimdjson
+ *         src/contract/{byte_tag,digest,json*,pointer}.cpp -lcrypto -lsimdjson
  *
  * OPENSSL_ia32cap=:~0x20000000 hides the SHA extensions of the CPU.
  */
@@ -91,10 +93,13 @@ compare(const char *name, const std::string &text)
     json_parser parser;
     hasher hash;
     digest d;
+    tagger tags;
+    byte_tag tag;
     bool good = true;
     std::vector<char> memory(text.begin(), text.end());
     std::vector<double> plain;
     std::vector<double> canonical;
+    std::vector<double> tagged;
     int runs = static_cast<int>(4000000 / text.size()) + 1;
 
     memory.resize(text.size() + json_padding);
@@ -112,11 +117,17 @@ compare(const char *name, const std::string &text)
             good &= canonical_json(parser, body, {}, hash) == json_result::ok;
             good &= hash.finish(d);
         }));
+        tagged.push_back(nanoseconds(runs, [&] {
+            tags.start({});
+            tags.bytes(body.data(), body.size());
+            good &= tags.finish(tag);
+        }));
     }
 
-    std::printf("%-18s %8zu bytes  sha256 %9.0f ns  json %9.0f ns  %.2f\n",
+    std::printf("%-18s %8zu bytes  sha256 %9.0f ns  json %9.0f ns  %.2f  "
+                "tag %9.0f ns\n",
                 name, text.size(), best(plain), best(canonical),
-                best(canonical) / best(plain));
+                best(canonical) / best(plain), best(tagged));
     return good;
 }
 
