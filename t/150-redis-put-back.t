@@ -324,6 +324,34 @@ subtest 'switched off: nothing waits, nothing is put back' => sub {
     finish($ng);
 };
 
+subtest 'the time in which Redis is away does not count for "reassert"' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url, params => "$PARAMS reassert=1s");
+    my $first = said(post($ng->port, 'long-away'));
+    like($first, qr/^201/, 'it is stored');
+    $redis->stop;
+    sleep 2;
+    $redis->launch;
+    is(told($ng->port, 'long-away'), "$first replayed", 'it is put back');
+    is(ledger_count(key => 'long-away'), 1, 'executed once');
+    finish($ng);
+};
+
+subtest 'what was put back a short time ago is put back again' => sub {
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url, params => "$PARAMS reassert=3s failover_grace=100ms");
+    my $first = said(post($ng->port, 'again'));
+    like($first, qr/^201/, 'it is stored');
+    sleep 2;
+    $redis->restart;
+    is_checked($ng, 1, 0);
+    sleep 1.5;
+    $redis->restart;
+    is(told($ng->port, 'again'), "$first replayed", 'after a second loss as well');
+    is(ledger_count(key => 'again'), 1, 'executed once');
+    finish($ng);
+};
+
 subtest 'what is older than "reassert" is not put back' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url, params => "$PARAMS reassert=500ms");

@@ -72,6 +72,7 @@ kept_records::settled(const operation &op)
     record->expiry = is_large && has_summary ? op.summary_expiry : op.expiry;
     record->mark = op.mark != 0 ? op.mark : op.link->server_time();
     record->since = ngx_current_msec;
+    record->written = ngx_current_msec;
 
     auto *to = reinterpret_cast<std::uint8_t *>(record + 1);
 
@@ -210,6 +211,7 @@ kept_records::confirm(kept_record &record)
     }
 
     record.in_doubt = false;
+    record.written = ngx_current_msec;
     ngx_queue_remove(&record.list);
     ngx_queue_insert_tail(record.runs() ? &running_ : &settled_, &record.list);
 }
@@ -270,10 +272,13 @@ kept_records::drop_old()
 }
 
 
+/* While its server was away, it was not copied either. */
 bool
 kept_records::is_old(const kept_record &record) const
 {
-    return is_due(record.since + longest_age_);
+    ngx_msec_t age = record.link->last_there() - record.written;
+
+    return static_cast<ngx_msec_int_t>(age - longest_age_) >= 0;
 }
 
 

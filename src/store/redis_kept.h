@@ -18,8 +18,9 @@ struct kept_record {
     std::uint64_t expiry;
     std::uint64_t mark;
     ngx_msec_t since;
-    bool in_doubt; /* the server may have lost it */
-    bool is_sent;  /* it is being put back */
+    ngx_msec_t written; /* when the server last had it for certain */
+    bool in_doubt;      /* the server may have lost it */
+    bool is_sent;       /* it is being put back */
     std::size_t size;
 
     bool runs() const { return why == purpose::renew; }

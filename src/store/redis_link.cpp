@@ -407,6 +407,10 @@ redis_link::close(bool reset)
 {
     ngx_connection_t *c = connection_;
 
+    if (is_ready()) {
+        lost_at_ = ngx_current_msec;
+    }
+
     state_ = state::closed;
     connection_ = nullptr;
     unparsed_ = 0;

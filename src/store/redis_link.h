@@ -96,6 +96,15 @@ public:
     bool has_moved() const { return is_ready() && route_.has_moved(); }
     std::uint64_t server_time() const { return greeting_.server_time(); }
 
+    /* When the server that may have lost its memory, or has not, was there. */
+    ngx_msec_t last_there() const
+    {
+        return is_ready() && !gate.closed ? ngx_current_msec : lost_at_;
+    }
+
+    /* When it was connected, the server refused writes. */
+    bool was_refused() const { return greeting_.writes_refused(); }
+
     /* To send a command: begin(), add the arguments to the output, end(). */
     redis_output &begin(command &c, unsigned arguments);
     void end(command &c);
@@ -187,6 +196,7 @@ private:
     ngx_connection_t *connection_ = nullptr;
     redis_greeting greeting_;
     ngx_uint_t times_opened_ = 0;
+    ngx_msec_t lost_at_ = 0;
     server_identity identity_; /* of the last server that was */
 
     ngx_queue_t commands_ = {};
