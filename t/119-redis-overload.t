@@ -21,12 +21,17 @@ my $FAST = qr/\[warn\].*idempotency: Redis at "\S+" is no longer overloaded afte
 
 my $sent = 0;
 
-# So many new keys a second, for so many seconds; [when it was sent, answer].
-sub load_with ($ng, $rate, $seconds) {
+# So many new keys a second, for so many seconds, then as many as calm says;
+# [when it was sent, answer].
+sub load_with ($ng, $rate, $seconds, %calm) {
     my $began = time;
     my (@conns, @times);
-    while ((my $passed = time - $began) < $seconds) {
-        while (@conns < $passed * $rate) {
+    my $due = sub ($passed) {
+        return $passed < $seconds ? $passed * $rate
+            : $seconds * $rate + ($passed - $seconds) * ($calm{rate} // 0);
+    };
+    while ((my $passed = time - $began) < $seconds + ($calm{seconds} // 0)) {
+        while (@conns < $due->($passed)) {
             push @conns, send_post($ng->port, 'load-' . $sent++);
             push @times, time - $began;
         }
@@ -81,6 +86,23 @@ subtest 'a Redis of 95 commands a second, 150 requests a second' => sub {
     my $slow = lines_in($ng, $SLOW);
     cmp_ok($slow, '>=', 1, 'and that it began');
     cmp_ok($slow, '<=', 4, 'not one for each request');
+    finish($ng, signal => 'TERM');
+};
+
+# A first request is two commands.
+subtest 'half as much again as Redis can take, for 15 seconds' => sub {
+    my ($redis, $proxy) = proxied_redis();
+    my $ng = on_redis_nginx($proxy->url, params => 'timeout=1s connect_timeout=5s');
+    is_back($ng);
+    $proxy->mode('crawl');
+    my @said = load_with($ng, 1.5 * 95 / 2, 15, rate => 20, seconds => 3);
+    my @during = grep { $_->[0] >= 2 && $_->[0] < 15 } @said;
+    my $ran = grep { ran(said($_->[1])) } @during;
+    cmp_ok($ran, '>=', 0.4 * @during, "meanwhile $ran of " . @during . ' run');
+    my @after = grep { $_->[0] >= 16 } @said;
+    cmp_ok(scalar @after, '>=', 30, 'a second after its end ' . @after . ' requests come');
+    is(scalar(grep { !ran(said($_->[1])) } @after), 0, 'and all of them run');
+    $proxy->mode('pass');
     finish($ng, signal => 'TERM');
 };
 
