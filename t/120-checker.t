@@ -110,6 +110,11 @@ passes('one run, its answer and a replay' => sub {
     probe('A1');
 });
 
+passes('run again when the record of a run that took too long has expired' => sub {
+    run('A1', 10, key => 'small', route => 'small', end => 22);
+    run('A2', 25, key => 'small', route => 'small');
+});
+
 finds(1, 'executed twice under hold' => sub {
     run('A1', 10);
     run('A2', 20);
@@ -432,6 +437,47 @@ finds(4, 'a good answer that names no execution' => sub {
 
 # ---- rule 5 ---------------------------------------------------------------
 
+passes('a claim that was refused by a worker that left while the store was away' => sub {
+    refused('store_unavailable', 10);
+    happened('quits', 11, instance => 0);
+    happened('store away', 9, until => 14);
+    refused('outcome_unknown', 90, phase => 'probe');
+});
+
+finds(5, 'a claim that was refused stays, and the worker of another nginx has left' => sub {
+    refused('store_unavailable', 10);
+    happened('quits', 11, instance => 1);
+    happened('store away', 9, until => 14);
+    refused('outcome_unknown', 90, phase => 'probe');
+});
+
+finds(5, 'a claim that was refused stays, though the store was there when its worker left' => sub {
+    refused('store_unavailable', 10);
+    happened('store away', 8, until => 9);
+    happened('quits', 11, instance => 0);
+    refused('outcome_unknown', 90, phase => 'probe');
+});
+
+finds(5, 'in progress for more than two leases after its run' => sub {
+    run('A1', 10, end => undef);
+    refused('in_progress', 12);
+    refused('in_progress', 18, phase => 'probe');
+    refused('outcome_unknown', 19, phase => 'probe');
+});
+
+passes('in progress until its lease has expired' => sub {
+    run('A1', 10, end => undef);
+    refused('in_progress', 16, phase => 'probe');
+    refused('outcome_unknown', 19, phase => 'probe');
+});
+
+passes('in progress two leases after the store is back' => sub {
+    run('A1', 10);
+    happened('store away', 12, until => 30);
+    refused('in_progress', 32, phase => 'probe');
+    probe('A1', 33);
+});
+
 finds(5, 'in progress for ever' => sub {
     refused('in_progress', 90, phase => 'probe');
 });
@@ -507,6 +553,28 @@ passes('what nginx says of those that were killed' => sub {
 });
 
 # ---- rule 8 ---------------------------------------------------------------
+
+passes('a run that has answered when it was too late' => sub {
+    run('A1', 10, end => undef);
+    push @{ $history{ledger} }, { what => 'answer', id => 'A1', key => 'k', t => 13.5, status => 201, sha => 'x' };
+    cut('A1', 14);
+    refused('outcome_unknown', 90, phase => 'probe');
+});
+
+finds(9, 'nothing is granted for long after a failover' => sub {
+    happened('killed', 2, pids => 7, instance => 1);
+    happened('not granted', 13.5, instance => 1, since => 10, limit => 3.2);
+});
+
+passes('nothing is granted by an nginx that was killed meanwhile' => sub {
+    happened('killed', 12, pids => 7, instance => 1);
+    happened('not granted', 13.5, instance => 1, since => 10, limit => 3.2);
+});
+
+finds(9, 'nothing is granted, and another nginx was killed' => sub {
+    happened('killed', 12, pids => 7, instance => 0);
+    happened('not granted', 13.5, instance => 1, since => 10, limit => 3.2);
+});
 
 finds(8, 'a run that nginx gave up' => sub {
     run('A1', 10, end => undef);

@@ -22,7 +22,7 @@ protections()
 # that it can be seen to find what that protects from.
 chaos()
 {
-    local dir=$BUILD without="" arguments=()
+    local dir=$BUILD without="" arguments=() redis=${TEST_REDIS_BINARY:-}
 
     while (( $# )); do
         if [[ $1 == --without ]]; then
@@ -45,7 +45,14 @@ chaos()
         locked build
     fi
 
+    # WAITAOF is younger than Debian 12's Redis.
+    if [[ -z $redis && ${arguments[*]} == *"--durability disk"* ]]; then
+        get_valkey
+        redis=$VALKEY
+    fi
+
     TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$dir/$MODULE.so \
+        ${redis:+env TEST_REDIS_BINARY="$redis"} \
         perl t/chaos/chaos.pl "${arguments[@]}"
 }
 

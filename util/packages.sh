@@ -26,7 +26,8 @@ declare -A PACKAGES=(
     [bench]="libnginx-mod-http-lua libnginx-mod-http-memc
         libnginx-mod-http-ndk libnginx-mod-http-srcache-filter libredis-perl
         memcached openssl perl redis-tools util-linux"
-    [chaos]="faketime libredis-perl patch perl procps redis-tools"
+    [chaos]="faketime iproute2 libredis-perl patch perl procps redis-tools
+        util-linux"
     [model]="gcc libc6-dev spin"
     [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"
     # One clang-format for all: each formats a little differently.

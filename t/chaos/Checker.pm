@@ -17,10 +17,12 @@ package Checker;
 #      once can be seen again
 #   4  an answer belongs to an execution of its own key and request, and a
 #      replay comes after it
-#   5  no key is stuck when all is well again
+#   5  no key is stuck when all is well again, none is pending two leases after
+#      its run
 #   6  nothing is left over when all is idle
 #   7  no alert, no crash, no sanitizer report
 #   8  a run is not given up without need: not because its client left
+#   9  after a failover claims are granted again in time
 #
 # Where Redis loses its memory (rules 1 to 3), what had ended is forgotten, and
 # its key may run again. What still runs is put back by its owner, at its next
@@ -46,6 +48,9 @@ my $LEFT_OF_LEASE = 0.6;
 # A store that is there again is not reached at once.
 my $RECONNECT = 1;
 
+# What a worker has settled it puts back for so long.
+my $KNOWN_FOR = 30;
+
 sub new ($class, %given) {
     my $self = bless {
         (map { $_ => [] } qw(ledger answers links events idle logs)), handed_on => {}, %given,
@@ -65,6 +70,7 @@ sub violations ($self) {
     $self->check_idle;
     $self->check_logs;
     $self->check_given_up;
+    $self->check_granted;
     return @{ $self->{violations} };
 }
 
@@ -86,9 +92,11 @@ sub domain ($self, $route, $life) {
 
 sub collect_events ($self) {
     $self->{$_} = {} for qw(killed stopped app_killed);
-    $self->{$_} = [] for qw(outages stalls losses);
+    $self->{$_} = [] for qw(outages stalls losses not_granted disturbed);
     for my $event (sort { $a->{t} <=> $b->{t} } @{ $self->{events} }) {
         my $what = $event->{what};
+        push @{ $self->{not_granted} }, $event if $what eq 'not granted';
+        push @{ $self->{disturbed} }, $event if defined $event->{instance} && $what !~ /granted/;
         if ($what eq 'killed') {
             $self->{killed}{$_} = $event->{t} for split ' ', $event->{pids};
         } elsif ($what eq 'stopped') {
@@ -182,7 +190,7 @@ sub check_runs ($self, $name) {
     my ($key, $domain) = split /\t/, $name;
     my @runs = @{ $self->{by_key}{$name} };
     my $route = $self->{routes}{ $runs[0]{route} };
-    my @lives = $domain eq 'all' ? $self->within_memory(@runs) : within_ttl($route->{ttl}, @runs);
+    my @lives = $domain eq 'all' ? $self->within_memory(@runs) : $self->within_ttl($route->{ttl}, @runs);
     $self->{forgotten}{$key} = 1 if $domain eq 'all' && @lives > 1;
     for my $life (@lives) {
         if ($route->{unknown} eq 'hold') { $self->check_hold($key, @$life) }
@@ -191,12 +199,14 @@ sub check_runs ($self, $name) {
 }
 
 # A record that has lapsed knows nothing of what was before.
-sub within_ttl ($ttl, @runs) {
+sub within_ttl ($self, $ttl, @runs) {
     return \@runs if !defined $ttl;
     my @lives;
     for my $run (@runs) {
         my $last = @lives ? $lives[-1][-1] : undef;
-        push @lives, [] if !$last || $run->{sent} >= ended_by_itself($last) + $ttl - $SLACK;
+        # An application that is too slow is not waited for.
+        my $end = $last ? min(ended_by_itself($last), $last->{sent} + $self->{read_timeout}) : 0;
+        push @lives, [] if !$last || $run->{sent} >= $end + $ttl - $SLACK;
         push @{ $lives[-1] }, $run;
     }
     return @lives;
@@ -427,13 +437,45 @@ sub check_ends ($self) {
         my $refused = ($answer->{code} // '') eq 'store_unavailable';
         $claimed{$key} = 1 if $refused;
         # Who may have claimed it and died, or died before the claim was undone.
-        $doubtful{$key} = 1
-            if !defined $answer->{status} || $refused && $self->{killed}{ $answer->{worker} };
+        $doubtful{$key} = 1 if !defined $answer->{status}
+            || $refused && ($self->{killed}{ $answer->{worker} } || $self->has_left($answer));
     }
     $self->{orphans} = 0;
+    $self->check_pending(\%last);
     for my $key (sort keys %last) {
         my $reason = $self->stuck($last{$key}, $claimed{$key} && !$doubtful{$key}) or next;
         $self->blame(5, $key, $reason);
+    }
+}
+
+# A worker that was asked to leave tries to undo its claims for a lease, and is
+# not there any more when the store has lost that it did. It knows of them for
+# half a minute.
+sub has_left ($self, $answer) {
+    my @left = grep {
+        $_->{what} =~ /^(?:quits|reloaded|upgraded)$/ && $_->{instance} == $answer->{instance}
+            && $_->{t} >= $answer->{t} - $self->{read_timeout} - $self->{lease} && $_->{t} <= $answer->{ended} + $KNOWN_FOR
+    } @{ $self->{disturbed} };
+    return any {
+        my ($from, $to) = @$_;
+        any { $to >= $answer->{t} && $from <= $_->{t} + $KNOWN_FOR } @left;
+    } $self->outages_of($answer->{instance});
+}
+
+# Whoever ran it has ended, its lease has expired, and the store is there.
+# Those that stay so are stuck.
+sub check_pending ($self, $last) {
+    my $well = max(0, map { $_->[1] } @{ $self->{outages} });
+    my (%ended, %told);
+    for my $run (values %{ $self->{runs} }) {
+        my $end = min($self->owner_ended($run), $run->{sent} + $self->{read_timeout} + 2 * $SLACK);
+        $ended{ $run->{key} } = max($ended{ $run->{key} } // 0, $end);
+    }
+    for my $answer (grep { $_->{phase} eq 'probe' && ($_->{code} // '') eq 'in_progress' } @{ $self->{answers} }) {
+        my $since = max($well + $RECONNECT, $ended{ $answer->{key} } // 0);
+        next if $answer->{t} <= $since + 2 * $self->{lease} + $SLACK
+            || ($last->{ $answer->{key} }{code} // '') eq 'in_progress' || $told{ $answer->{key} }++;
+        $self->blame(5, $answer->{key}, sprintf 'is pending %.1f s after its run', $answer->{t} - $since);
     }
 }
 
@@ -508,7 +550,10 @@ sub had_to_leave ($self, $run, $at) {
     my $answer = $run->{answer};
     my $came = $answer && $answer->{t} <= $at && !$self->is_held_back($run, $answer->{t});
     my $last = $came ? $answer->{t} : $run->{sent};
-    return $at - $last >= $self->{read_timeout} - 0.3;
+    # It is written down before its first byte is out.
+    $last = $run->{sent} if $at - $last < 2 * $SLACK;
+    # A busy application sees a request later than nginx has sent it.
+    return $at - $last >= $self->{read_timeout} - 2 * $SLACK;
 }
 
 # Whether nothing passed between nginx and the application at that time.
@@ -520,6 +565,20 @@ sub is_held_back ($self, $run, $at) {
     } @{ $self->{stalls} };
 }
 
+# ---- after a failover: rule 9 ----------------------------------------------
+
+# Unless something else has happened to this nginx: then it is not counted.
+sub check_granted ($self) {
+    for my $late (@{ $self->{not_granted} }) {
+        my ($from, $to) = ($late->{since}, $late->{t});
+        next if any {
+            $_->{instance} == $late->{instance} && $_->{t} <= $to && ($_->{until} // $_->{t}) >= $from - 4
+        } @{ $self->{disturbed} };
+        $self->blame(9, "nginx $late->{instance}", "no claim was granted within $late->{limit} s"
+            . sprintf(' after the failover at %.4f', $from), $to);
+    }
+}
+
 # ---- telling --------------------------------------------------------------
 
 sub counts ($self) {
@@ -527,6 +586,8 @@ sub counts ($self) {
         replays => 0, left => 0, 'no answer' => 0, orphans => $self->{orphans} // 0);
     my %asked = map { $_->{key} => 1 } @{ $self->{answers} };
     $count{keys} = keys %asked;
+    my %shared = map { $_->{key} => 1 } grep { $self->domain($_->{route}, $_->{life}) eq 'all' } @{ $self->{answers} };
+    $count{'shared keys'} = keys %shared if %shared;
     for my $run (grep { $asked{ $_->{key} } } values %{ $self->{runs} }) {
         $count{ $run->{does} eq 'executes' ? 'executions' : 'refused' }++;
         $count{'further attempts'}++ if ($run->{attempt} // 1) > 1;

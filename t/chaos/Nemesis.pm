@@ -18,6 +18,7 @@ use Workload;
 # The next one strikes so many seconds after the last.
 my @GAP = (0.5, 1.0);
 my $FILL_KEYS = 300;
+my $LONGEST_LEAVE = 60;
 
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
@@ -25,30 +26,34 @@ my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade upgrade clock);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_flush redis_forget redis_crawl);
 
-# Each of them waits until all servers are there again. The records of all runs
-# must survive, so the list has them more than once.
-my @WITH_SENTINEL = (qw(master_kill master_stop failover_now copies_stall master_kill),
-    qw(failover_now replica_empty sentinels_gone script_flush copies_stall copies_stall));
+# Where what is promised is promised of hosts that live.
+my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_pause);
 
 # ---- the plan -------------------------------------------------------------
 
-# world, seconds
+# world, seconds, grace (of a failover), hosts_live
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { %opt, say => append_to($world->path('events')), later => [], done => {} },
         $class;
     $self->{plan} = [plan($world->{seed}, $opt{seconds}, $world->{instances},
-        $world->{store})];
+        $world->{store}, $opt{hosts_live})];
+    if ($world->{sentinels}) {
+        require Failovers;
+        $self->{failovers} = Failovers->new(nemesis => $self,
+            map { $_ => $opt{$_} } qw(world grace hosts_live));
+    }
     return $self;
 }
 
 # All kinds come before one comes again.
-sub plan ($seed, $seconds, $instances, $store) {
+sub plan ($seed, $seconds, $instances, $store, $hosts_live = 0) {
+    my %spared = $hosts_live ? map { $_ => 1 } @OF_DYING_HOSTS : ();
     srand(Workload::dice("$seed nemesis"));
-    my @kinds = (@ALWAYS, $store eq 'redis' ? @WITH_REDIS : (),
-        $store eq 'file' ? @WITH_FILE : (), $store eq 'sentinel' ? @WITH_SENTINEL : ());
+    my @kinds = grep { !$spared{$_} } @ALWAYS, $store eq 'redis' ? @WITH_REDIS : (),
+        $store eq 'file' ? @WITH_FILE : ();
     # The rarest trouble first: an owner that comes back needs a successor.
-    my @deck = qw(worker_stop worker_stop);
+    my @deck = grep { !$spared{$_} } qw(worker_stop worker_stop);
     my @plan;
     for (my $t = 1; $t < $seconds; $t += $GAP[0] + rand $GAP[1]) {
         @deck = shuffle(@kinds) if !@deck;
@@ -71,6 +76,7 @@ sub strike ($self, $began) {
         my $instance = $self->{world}->site->{instances}[$fault->{instance}];
         my $done = $self->$method($instance, @{ $fault->{dice} });
         $self->{done}{ $fault->{kind} }++ if $done;
+        $self->{failovers}->strike if $self->{failovers};
     }
     $self->do_until($began + $self->{seconds});
 }
@@ -101,20 +107,20 @@ sub after ($self, $seconds, $action) {
 sub end ($self) {
     $_->{proxy}->tell('pass') for $self->{world}->site->instances;
     while (my $next = shift @{ $self->{later} }) {
+        # A failover takes its time.
+        $self->{failovers} && $self->{failovers}->is_busy ? sleep_until($next->{at}) : sleep 0.02;
         $next->{action}->();
-        sleep($self->{switching} ? 0.2 : 0.02);
     }
-    my $servers = $self->{world}{sentinels} or return;
-    Nginx::wait_quietly(sub { eval { $servers->is_complete } }, 40);
-    $self->store_away(4);
-    sleep 3;
+    $self->store_away(1) if $self->{failovers};
 }
 
 sub write_down ($self, $what, %fields) {
     $self->{say}->(what => $what, %fields);
 }
 
-sub faults ($self) { return %{ $self->{done} } }
+sub faults ($self) {
+    return (%{ $self->{done} }, $self->{failovers} ? $self->{failovers}->faults : ());
+}
 
 # ---- workers --------------------------------------------------------------
 
@@ -162,8 +168,9 @@ sub stop_worker ($self, $instance, $dice, $seconds) {
 sub nginx_kill ($self, $instance, $dice, @) {
     return 0 if !$instance->{up};
     # Before and after: who dies in between is on one side of it.
-    $self->write_down('killed', pids => join(' ', Site::processes_of($instance)));
-    $self->write_down('killed', pids => join(' ', Site::kill_whole($instance)));
+    my %whose = (instance => $instance->{number});
+    $self->write_down('killed', %whose, pids => join(' ', Site::processes_of($instance)));
+    $self->write_down('killed', %whose, pids => join(' ', Site::kill_whole($instance)));
     $self->after(0.2 + $dice, sub { $self->start_again($instance) });
     return 1;
 }
@@ -208,13 +215,15 @@ sub upgrade ($self, $instance, $dice, @) {
 
 # A worker that stands still holds on to its ports, and one that is left to
 # its file.
-sub start_again ($self, $instance) {
+sub start_again ($self, $instance, $until = now() + $LONGEST_LEAVE) {
     return if $instance->{up};
-    return $self->after(0.1, sub { $self->start_again($instance) })
-        if !Site::ports_free($instance)
-        || $self->{world}{store} eq 'file' && !$instance->{nginx}->reaped;
-    $self->{world}->site->start($instance)
-        or die "nginx $instance->{number} does not start again: " . $instance->{nginx}->error_log;
+    if (!Site::ports_free($instance) || $self->{world}{store} eq 'file' && !$instance->{nginx}->reaped) {
+        die "nginx $instance->{number} does not leave\n" if now() > $until;
+        return $self->after(0.1, sub { $self->start_again($instance, $until) });
+    }
+    return if $self->{world}->site->start($instance);
+    die "nginx $instance->{number} does not start again: " . $instance->{nginx}->error_log if now() > $until;
+    $self->after(0.5, sub { $self->start_again($instance, $until) });
 }
 
 # Of those that were asked to leave, how many have not in so many seconds.
@@ -369,115 +378,6 @@ sub part_from_redis ($self, $instance, $how, $seconds) {
     $self->store_away($seconds, $instance);
     $instance->{proxy}->tell("$how redis $seconds");
     return 1;
-}
-
-# ---- Sentinels ------------------------------------------------------------
-
-# One at a time: what is promised is that one server may be lost.
-sub begin_switch ($self, $seconds) {
-    my $site = $self->{world}{sentinels};
-    return undef if $self->{switching} || !eval { $site->is_complete };
-    my $old = eval { $site->master } // return undef;
-    $self->{switching} = 1;
-    $self->{switches}++;
-    $self->store_away($seconds);
-    # Outcomes do not wait for replicas: those of a host that dies as well.
-    $self->write_down('outcomes lost', until => now() + $seconds);
-    return $old;
-}
-
-# Whoever was lost comes back when another is the master, as its replica.
-sub end_switch ($self, $old, $tries = 100) {
-    my $site = $self->{world}{sentinels};
-    my $master = eval { $site->master };
-    if ($tries && (!$master || $master == $old)) {
-        $self->store_away(3);
-        $self->write_down('outcomes lost', until => now() + 3);
-        return $self->after(0.2, sub { $self->end_switch($old, $tries - 1) });
-    }
-    die "the Sentinels elect nobody\n" if !$master || $master == $old;
-    if (!$old->pid) {
-        @{ $old->{conf} } = ((grep { !/^replicaof/ } @{ $old->{conf} }),
-            'replicaof 127.0.0.1 ' . $master->port);
-        $old->launch(early => 1);
-    }
-    $self->store_away(4);
-    $self->{switching} = 0;
-}
-
-sub master_kill ($self, @) {
-    my $old = $self->begin_switch(6) // return 0;
-    $old->kill;
-    $self->after(1, sub { $self->end_switch($old) });
-    return 1;
-}
-
-# Another is elected meanwhile, and the old one wakes up as a master.
-sub master_stop ($self, $instance, $dice, @) {
-    my $old = $self->begin_switch(8) // return 0;
-    $old->freeze;
-    $self->after(2 + 3 * $dice, sub { $old->thaw; $self->end_switch($old) });
-    return 1;
-}
-
-sub failover_now ($self, $instance, $dice, @) {
-    my $old = $self->begin_switch(6) // return 0;
-    my @sentinels = $self->{world}{sentinels}->sentinels;
-    eval { $sentinels[$dice * @sentinels]->command('SENTINEL', 'FAILOVER', $Sentinels::NAME) };
-    $self->after(1, sub { $self->end_switch($old) });
-    return 1;
-}
-
-# Nothing is copied any more, then the master dies, and a host with it: what it
-# has run meanwhile nobody knows, unless nothing was granted.
-sub copies_stall ($self, $instance, $dice, @) {
-    my $site = $self->{world}{sentinels};
-    my $old = $self->begin_switch(7) // return 0;
-    my @copies = grep { $_->pid && $_ != $old } $site->servers;
-    $_->freeze for @copies;
-    eval { Sentinels::ask($old, 'CLIENT', 'KILL', 'TYPE', 'replica') };
-    $self->after(0.5 + 0.3 * $dice, sub {
-        $old->kill;
-        $self->nginx_kill($instance, $dice);
-        $_->thaw for @copies;
-        $self->after(1, sub { $self->end_switch($old) });
-    });
-    return 1;
-}
-
-sub replica_empty ($self, $instance, $dice, @) {
-    my $site = $self->{world}{sentinels};
-    my $master = $self->begin_switch(5) // return 0;
-    my ($replica) = grep { $_->pid && $_ != $master } $site->servers;
-    $replica->kill;
-    @{ $replica->{conf} } = ((grep { !/^replicaof/ } @{ $replica->{conf} }),
-        'replicaof 127.0.0.1 ' . $master->port);
-    $self->after(0.3 + $dice, sub {
-        $replica->launch(early => 1);
-        $self->store_away(4);
-        $self->{switching} = 0;
-    });
-    return 1;
-}
-
-# Nobody is named: nothing is granted, though all servers are there. One that
-# has stood still for two seconds would not trust itself for half a minute.
-sub sentinels_gone ($self, $instance, $dice, @) {
-    $self->begin_switch(5) // return 0;
-    my @sentinels = $self->{world}{sentinels}->sentinels;
-    $_->freeze for @sentinels;
-    $self->after(0.9 + 0.8 * $dice, sub {
-        $_->thaw for @sentinels;
-        $self->store_away(5);
-        $self->{switching} = 0;
-    });
-    return 1;
-}
-
-sub script_flush ($self, @) {
-    return 0 if $self->{switching};
-    my $master = eval { $self->{world}{sentinels}->master } // return 0;
-    return eval { Sentinels::ask($master, 'SCRIPT', 'FLUSH'); 1 } // 0;
 }
 
 1;

@@ -6,6 +6,8 @@ package Site;
 
 use v5.36;
 
+use Time::HiRes qw(sleep);
+
 use Daemon ();
 use FreePorts qw(free_ports);
 use LinkLog;
@@ -18,7 +20,7 @@ my $FAKETIME = '/usr/lib/*/faketime/libfaketime.so.1';
 
 # count, store, folder, apps => [ports], redis => port, or url => of servers that
 # are reached without a bad network, faketime => instance
-# with a clock that can be set
+# with a clock that can be set, users => of the workers of each instance
 sub new ($class, %opt) {
     my $self = bless { %opt, instances => [], old => [] }, $class;
     push @{ $self->{instances} }, $self->make_instance($_) for 0 .. $opt{count} - 1;
@@ -73,6 +75,7 @@ sub start ($self, $instance) {
     $instance->{life}++;
     my $kind = $self->{store} eq 'file' ? 'Daemon' : 'Nginx';
     my $nginx = $kind->prepare(workers => $WORKERS, env => $self->clock_env($instance),
+        user => $self->{users}[$instance->{number}],
         http => $self->http_conf($instance));
     $nginx->{ports} = { 1 => $instance->{port}{h1}, 2 => $instance->{port}{h2},
         3 => $instance->{port}{stub} };
@@ -119,7 +122,10 @@ sub processes_of ($instance) {
     return map { ($_, Nginx::children_of($_)) } $instance->{nginx}->masters;
 }
 
+# A master that still runs could start a worker that nobody kills.
 sub kill_whole ($instance) {
+    kill STOP => $instance->{nginx}->masters;
+    sleep 0.01;
     my @pids = processes_of($instance);
     kill KILL => @pids;
     Nginx::wait_quietly(sub { $instance->{nginx}->reaped }, 5);

@@ -23,6 +23,9 @@ use Site;
 
 my $HERE = dirname(abs_path(__FILE__));
 
+# New claims wait so long after a failover, and for one check of the Sentinels.
+our $GRACE = 1;
+
 # store, seed, instances, faketime, more_conf, forget (nothing is written down)
 sub new ($class, %opt) {
     my $folder = File::Temp::tempdir('chaos-XXXXXX', TMPDIR => 1);
@@ -51,7 +54,7 @@ sub start ($self) {
     $self->{site} = Site->new(
         count => $self->{instances}, store => $self->{shared} // $self->{store}, folder => $self->{folder},
         apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
-        url => $self->{url},
+        url => $self->{url}, users => $self->{network} ? [Network::users()] : [],
         faketime => $self->{faketime}, more_conf => $self->{more_conf},
         access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');
     $self->{site}->start_all;
@@ -117,10 +120,15 @@ sub start_redis ($self) {
 # A master, two replicas, three Sentinels. Records are shared, as in one Redis.
 sub start_sentinels ($self) {
     require Sentinels;
+    require Network;
     $self->{shared} = 'redis';
-    $self->{sentinels} = Sentinels->start(down_after => 900);
-    $self->{url} = $self->{sentinels}->url . ' timeout=300ms sentinel_check=200ms failover_grace=1s'
-        . " durability=$self->{durability}";
+    $self->{network} = Network->new(servers => 3, hosts => $self->{instances}) if Network::is_ours();
+    # Workers of nginx have users of their own there.
+    chmod 0755, $self->{folder};
+    $self->{sentinels} = Sentinels->start(down_after => 900, failover_timeout => 1500, network => $self->{network},
+        $self->{durability} =~ /^disk/ ? (aof => 'always') : ());
+    $self->{url} = $self->{sentinels}->url . ' timeout=300ms sentinel_check=200ms'
+        . " failover_grace=${GRACE}s durability=$self->{durability} durability_timeout=140ms";
 }
 
 # What it had is gone.
@@ -138,7 +146,11 @@ sub start_clients ($self, $count, %opt) {
 }
 
 sub start_client ($self, $name, %opt) {
-    return $self->spawn(sub { $self->client($name, %opt)->run });
+    return $self->spawn(sub {
+        # Servers that are too slow are another fault than those that are meant.
+        POSIX::nice(10);
+        $self->client($name, %opt)->run;
+    });
 }
 
 sub client ($self, $name, %opt) {
@@ -173,6 +185,7 @@ sub stop ($self) {
     if (my $site = delete $self->{sentinels}) {
         $_->kill for grep { $_->pid } $site->servers, $site->sentinels;
     }
+    $self->{network}->stop if $self->{network};
     kill CONT => $_ for keys %{ $self->{children} };
     $self->end_process($_) for keys %{ $self->{children} };
 }

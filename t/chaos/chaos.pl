@@ -4,7 +4,7 @@
 # the question whether the promises were kept.
 #
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel] [--keep]
-#            [--durability replicas:2]
+#            [--durability replicas:2] [--hosts-live]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
 #
 # The faults follow from the seed; what they meet does not, as processes are
@@ -22,6 +22,7 @@ use Checker;
 use Idle;
 use Lines;
 use Nemesis;
+use Network;
 use Site;
 use Workload;
 use World;
@@ -32,13 +33,16 @@ my $SHOWN    = 3;                         # violations of a rule told in full
 
 my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25,
     durability => 'replicas:2');
-GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i', 'durability=s')
+my @arguments = @ARGV;
+GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
+    'durability=s', 'hosts-live')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel)$/
     or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel] [--keep]\n";
 $opt{seed} //= int rand 1_000_000_000;
 
 # What is promised of a failover is promised where unknown outcomes are held.
 if ($opt{store} eq 'sentinel') {
+    Network::enter(abs_path(__FILE__), @arguments);
     for my $route (grep { $_->{unknown} eq 'release' } values %ROUTES) {
         $route->{unknown} = 'hold';
         $route->{conf} =~ s/idempotency_unknown_outcome release;//;
@@ -69,7 +73,8 @@ sub can_fake_time { return ($ENV{TEST_NGINX_BINARY} // '') !~ m{/asan/} }
 sub play ($world) {
     $world->start;
     my $before = Idle::before($world);
-    my $nemesis = Nemesis->new(world => $world, seconds => $opt{seconds});
+    my $nemesis = Nemesis->new(world => $world, seconds => $opt{seconds},
+        grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'});
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
         until => $began + $opt{seconds}, rate => $opt{rate});
@@ -118,7 +123,7 @@ sub make_checker ($world, $nemesis, @idle) {
         answers => [$world->histories], links => [$world->links],
         events => [read_lines($world->path('events'))], idle => \@idle,
         handed_on => handed_on($world), logs => [map { split /\n/, Nginx::slurp($_) } $world->site->logs]);
-    @$checker{qw(faults began)} = ({ $nemesis->faults }, $nemesis->{began});
+    @$checker{qw(faults began failovers)} = ({ $nemesis->faults }, @$nemesis{qw(began failovers)});
     return $checker;
 }
 
@@ -138,6 +143,7 @@ sub report ($world, $checker) {
     my @violations = $checker->violations;
     tell_counts('faults', $checker->{faults});
     tell_counts('seen', $checker->counts);
+    tell_failovers($checker->{failovers}) if $checker->{failovers};
     my $complaints = $world->complaints;
     print "the harness itself complains:\n$complaints" if $complaints ne '';
     tell_violations($checker, @violations);
@@ -154,6 +160,11 @@ sub first_of ($checker, @violations) {
 
 sub tell_counts ($title, $count) {
     print "$title: ", join(', ', map {"$count->{$_} $_"} sort keys %$count), "\n";
+}
+
+sub tell_failovers ($failovers) {
+    printf "failovers: %d; claims were granted again in time by an nginx: %d times, after %.2f s"
+        . " at most; late: %d times\n", $failovers->count, $failovers->granted;
 }
 
 sub tell_violations ($checker, @violations) {

@@ -44,7 +44,7 @@ sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
 # ---- life -----------------------------------------------------------------
 
 # http, main, events: configuration text; workers => 1; debug => 1;
-# env => {NAME => value}, also handed on to the workers.
+# env => {NAME => value}, also handed on to the workers; user => of the workers.
 sub start ($class, %opt) {
     my $self = $class->prepare(%opt);
     catch_signals();
@@ -236,7 +236,7 @@ sub conf ($self) {
     my $level = $self->{debug} ? 'debug' : 'info';
     return $self->expand(join '', map {"$_\n"}
         (map {"load_module $_;"} split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // ''),
-        $> == 0 ? 'user root;' : (),
+        $> == 0 ? 'user ' . ($self->{user} // 'root') . ';' : (),
         (map {"env $_;"} sort keys %{ $self->{env} // {} }),
         'daemon off;', 'master_process on;', "worker_processes $self->{workers};",
         'pid %%DIR%%/nginx.pid;', 'lock_file %%DIR%%/nginx.lock;',

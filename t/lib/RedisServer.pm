@@ -23,6 +23,7 @@ use Running qw(started ended catch_signals);
 # itself: one program, which looks at its name to know what it is.
 my $BINARY = '/usr/bin/redis-check-rdb';
 my $TIMEOUT = 10;
+my $SETNS = (POSIX::uname())[4] eq 'x86_64' ? 308 : 268;
 
 # ---- life -----------------------------------------------------------------
 
@@ -30,12 +31,13 @@ my $TIMEOUT = 10;
 # password => that of the user default; aof => 'always' or 'everysec', else
 # what is stored does not outlive the process; tls => 1, or 'client' where
 # clients have to show a certificate; sentinel => 1: it is a Sentinel;
-# certificates => the folder of another server that has made some.
+# certificates => the folder of another server that has made some; host => its
+# address, netns => a process in whose network it is.
 sub start ($class, %opt) {
-    my $dir = File::Temp->newdir('redis-XXXXXX', TMPDIR => 1);
+    my $dir = File::Temp->newdir('redis-XXXXXX', TMPDIR => 1, CLEANUP => !$ENV{TEST_NGINX_NO_CLEAN});
     # Workers of nginx may run as another user.
     chmod 0755, "$dir";
-    my $self = bless { bind => '127.0.0.1', %opt, dir => $dir }, $class;
+    my $self = bless { bind => $opt{host} // '127.0.0.1', %opt, dir => $dir }, $class;
     $self->{certificates} //= $self->dir;
     make_certificates($self->dir) if $opt{tls} && !$opt{certificates};
     catch_signals();
@@ -47,9 +49,10 @@ sub start ($class, %opt) {
 }
 
 # Also starts again, on the same port and files, what was stopped. early => 1:
-# does not wait until it has loaded what it had.
+# does not wait until it has loaded what it had. rewritten => 1: with what it has
+# made of its configuration.
 sub launch ($self, %opt) {
-    $self->write_conf;
+    $self->write_conf if !$opt{rewritten};
     my $pid = fork // die "fork: $!\n";
     exec_server($self) if !$pid;
     $self->{pid} = $pid;
@@ -103,7 +106,14 @@ sub exec_server ($self) {
     # TAP consumers wait until the last holder of standard output is gone.
     open STDOUT, '>>', $self->log_path;
     open STDERR, '>>', $self->log_path;
+    enter_network($self->{netns}) if $self->{netns};
     become_server($self->path('redis.conf'), $self->{sentinel} ? '--sentinel' : ());
+}
+
+# Of another process. What setns() has for a number Perl does not know.
+sub enter_network ($pid) {
+    open my $file, '<', "/proc/$pid/ns/net" or die "no network of process $pid: $!\n";
+    syscall($SETNS, fileno $file, 0) == 0 or die "setns: $!\n";
 }
 
 # Never returns.
@@ -187,7 +197,9 @@ sub dir ($self) { return "$self->{dir}" }
 
 sub path ($self, $name) { return "$self->{dir}/$name" }
 
-sub address ($self) { return "127.0.0.1:$self->{port}" }
+sub host ($self) { return $self->{host} // '127.0.0.1' }
+
+sub address ($self) { return $self->host . ":$self->{port}" }
 
 sub url ($self) {
     return ($self->{tls} ? 'rediss' : 'redis') . '://' . $self->address;

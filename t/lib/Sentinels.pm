@@ -20,19 +20,21 @@ use RedisServer;
 our $NAME = 'payments';
 
 # conf => [of the servers]; sentinel_conf => [of the Sentinels];
-# down_after => milliseconds; and what RedisServer takes: tls, password, aof.
+# down_after, failover_timeout => milliseconds; network => where they are, a Network; and what
+# RedisServer takes: tls, password, aof.
 sub start ($class, %opt) {
-    my $self = bless { replicas => 2, sentinels => 3, down_after => 1000, %opt }, $class;
+    my $self = bless { replicas => 2, sentinels => 3, down_after => 1000,
+        failover_timeout => 4000, %opt }, $class;
     my %server = map { exists $opt{$_} ? ($_ => $opt{$_}) : () } qw(tls password aof);
     my @conf = (@{ $opt{conf} // [] },
         defined $opt{password} ? "masterauth $opt{password}" : (),
         $opt{tls} ? 'tls-replication yes' : (), 'repl-diskless-sync-delay 0',
         'repl-ping-replica-period 1');
-    my $master = RedisServer->start(%server, conf => \@conf);
+    my $master = RedisServer->start(%server, conf => [@conf], $self->place('server 1'));
     $server{certificates} = $self->{certificates} = $master->dir if $opt{tls};
     my @replicas = map {
-        RedisServer->start(%server, conf => [@conf, 'replicaof 127.0.0.1 ' . $master->port])
-    } 1 .. $self->{replicas};
+        RedisServer->start(%server, conf => [@conf, following($master)], $self->place("server $_"))
+    } 2 .. $self->{replicas} + 1;
     $self->{servers} = [$master, @replicas];
     wait_until(sub { synced($master) == @replicas }, 20, 'replicas in sync')
         or die "the replicas do not follow\n";
@@ -42,13 +44,26 @@ sub start ($class, %opt) {
     return $self;
 }
 
+sub place ($self, $name) {
+    return $self->{network} ? %{ $self->{network}->place($name) } : ();
+}
+
+# Of its configuration: whom it copies.
+sub following ($master) { return join ' ', 'replicaof', $master->host, $master->port }
+
+# From its next start on. Without a master it is one.
+sub set_master ($server, $master = undef) {
+    @{ $server->{conf} } = ((grep { !/^replicaof/ } @{ $server->{conf} }),
+        $master ? following($master) : ());
+}
+
 sub start_sentinel ($self, $master) {
     my %tls = (tls => $self->{tls}, certificates => $self->{certificates});
-    return RedisServer->start(sentinel => 1, $self->{tls} ? %tls : (), conf => [
+    return RedisServer->start(sentinel => 1, $self->{tls} ? %tls : (), $self->place('sentinels'), conf => [
         $self->{tls} ? 'tls-replication yes' : (), @{ $self->{sentinel_conf} // [] },
-        "sentinel monitor $NAME 127.0.0.1 " . $master->port . ' ' . $self->quorum,
+        join(' ', "sentinel monitor $NAME", $master->host, $master->port, $self->quorum),
         "sentinel down-after-milliseconds $NAME $self->{down_after}",
-        "sentinel failover-timeout $NAME 4000",
+        "sentinel failover-timeout $NAME $self->{failover_timeout}",
         defined $self->{password} ? "sentinel auth-pass $NAME $self->{password}" : (),
     ]);
 }
