@@ -77,6 +77,29 @@ subtest 'a new master that refuses writes for long: all is put back when it no l
     finish($ng, allow => qr/NOREPLICAS/);
 };
 
+# It has lost its memory, and the first that claims after that is not the host
+# that knows of the run.
+subtest 'a new master that refuses writes at first: other hosts wait for those who put back' => sub {
+    my ($redis, $proxy) = proxied_redis();
+    my $params = 'timeout=500ms connect_timeout=1s failover_grace=500ms';
+    my ($ng, $other) = map { on_redis_nginx($proxy->url, params => $params) } 1 .. 2;
+    my %first = map { $_ => said(post($ng->port, "late-$_")) } 1 .. 5;
+    $proxy->mode('refuse');
+    $redis->restart;
+    $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 1);
+    $proxy->mode('pass');
+    ok(wait_until(sub { lines_in($other, qr/has restarted or is another server/) }, 5, 'the line'),
+        'the other host has nothing to put back');
+    $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 0);
+    my @conns = map { send_post($other->port, "late-$_") } 1 .. 5;
+    my @at_once = map { said($_) } collect(\@conns, 5);
+    is(scalar(grep {/^201 #\d+$/} @at_once), 0, 'none of them runs again') or diag("@at_once");
+    is(told($other->port, "late-$_"), "$first{$_} replayed", 'a retry gets its response') for 1 .. 5;
+    is(ledger_count(key => "late-$_"), 1, 'executed once') for 1 .. 5;
+    like(told($other->port, 'new'), qr/^201 #\d+$/, 'and what is new runs');
+    finish($_, allow => qr/NOREPLICAS/) for $ng, $other;
+};
+
 subtest 'an outcome that has expired does not push out the run that came after it' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url, params => 'timeout=500ms connect_timeout=1s',

@@ -5,9 +5,9 @@
  * host that dies, a network that is cut in two.
  *
  * Each protection is there unless its macro takes it away: NO_TOKEN, NO_HOLD,
- * NO_PUT_BACK, NO_OUTCOMES, NO_REPLACE, NO_GRACE, NO_FENCE, and WAIT_N below
- * 2.  Each fault is there if its macro puts it there: FAILOVERS, CRASH, CUT,
- * FORGET, RESTARTS, UNSYNCED.  SPLIT looks for grants of two masters instead of
+ * NO_PUT_BACK, NO_OUTCOMES, NO_REPLACE, NO_GRACE, NO_SECOND_GRACE, NO_FENCE, and
+ * WAIT_N below 2.  Each fault is there if its macro puts it there: FAILOVERS,
+ * CRASH, CUT, FORGET, RESTARTS, UNSYNCED, REFUSES.  SPLIT looks for grants of two masters instead of
  * runs of two hosts.  README.md tells what follows from which.
  */
 
@@ -46,12 +46,14 @@ bool far[SERVERS];              /* on the other side of the cut */
 
 byte master;                    /* whom the Sentinels name */
 byte generation;                /* of the master's memory */
+bool refuses;                   /* the master accepts no writes */
 
 byte link[HOSTS];               /* the server that a host talks to */
 byte knows[HOSTS];              /* the generation it has greeted */
 bool dead[HOSTS];
 bool cut_off[HOSTS];            /* on the far side */
 bool unconfirmed[HOSTS];        /* no majority for three checks */
+bool in_doubt[HOSTS];           /* what it wanted to put back was refused */
 
 /* Runs in flight, or that have had an effect.  More than one is the error. */
 byte effects;
@@ -65,9 +67,16 @@ byte restarts_left = RESTARTS;
     (cut_off[h] || knows[h] == generation))
 
 /* All hosts that can have greeted the master, and put back what they have. */
+#ifdef NO_SECOND_GRACE
 #define settled_in(h) (dead[h] || cut_off[h] || knows[h] == generation)
+#else
+#define settled_in(h) (dead[h] || cut_off[h] || \
+    (knows[h] == generation && !in_doubt[h]))
+#endif
 #define all_settled_in (settled_in(0) && settled_in(1))
 
+
+#define writable(s) (s != master || !refuses)
 
 inline write(s, what, whose)
 {
@@ -103,10 +112,10 @@ inline replicate(r)
 #endif
 
 #ifdef NO_GRACE
-#define may_claim(me) connected(me)
+#define may_claim(me) (connected(me) && writable(link[me]))
 #else
-#define may_claim(me) (connected(me) && \
-    (link[me] != master || all_settled_in))
+#define may_claim(me) (connected(me) && writable(link[me]) && \
+    !in_doubt[me] && (link[me] != master || all_settled_in))
 #endif
 
 #ifdef NO_HOLD
@@ -205,7 +214,7 @@ proctype host(byte me)
         at = returning;
         printf("host %d: the application has refused\n", me) }
 
-    :: atomic { at == settling && connected(me) ->
+    :: atomic { at == settling && connected(me) && writable(link[me]) ->
         if
         :: owns(link[me], token) || record[link[me]] == absent ->
             write(link[me], completed, token);
@@ -218,7 +227,7 @@ proctype host(byte me)
      * Taken back, or released.  The reply may be lost: then once more, at
      * any time.
      */
-    :: atomic { at == returning && connected(me) ->
+    :: atomic { at == returning && connected(me) && writable(link[me]) ->
         if
         :: owns(link[me], token) && record[link[me]] != completed ->
             write(link[me], absent, 0);
@@ -241,11 +250,20 @@ proctype host(byte me)
 
     /* A new one, to whom the Sentinels name. */
     :: atomic { link[me] == NOWHERE && reachable(me, master) ->
-        put_back();
+        if
+        :: refuses -> in_doubt[me] = true
+        :: else -> put_back(); in_doubt[me] = false
+        fi;
         link[me] = master;
         unconfirmed[me] = false;
         knows[me] = generation;
         printf("host %d connects to server %d\n", me, master) }
+
+    /* What was refused is sent again until it is accepted. */
+    :: atomic { in_doubt[me] && connected(me) && link[me] == master &&
+            !refuses ->
+        put_back();
+        in_doubt[me] = false }
 
 #ifdef CRASH
     :: atomic { !dead[1 - me] ->
@@ -264,6 +282,10 @@ inline promote(r)
     printf("server %d takes the place of server %d\n", r, master);
     down[master] = !far[master];
     master = r;
+#ifdef REFUSES
+    refuses = true;
+    printf("server %d has no replicas yet and accepts no writes\n", r);
+#endif
     for (i : 0 .. SERVERS - 1) {
         if
         :: !far[i] -> follows[i] = r; up_to_date[i] = false
@@ -304,6 +326,10 @@ proctype world()
     :: atomic { hears(0) -> replicate(0) }
     :: atomic { hears(1) -> replicate(1) }
     :: atomic { hears(2) -> replicate(2) }
+
+    :: atomic { refuses ->
+        refuses = false;
+        printf("server %d accepts writes\n", master) }
 
     /* The lease expires, whatever its owner is doing. */
     :: atomic { record[master] == pending ->

@@ -156,6 +156,7 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
 
     health_.accepted(op.link->name());
     ngx_time_update();
+    writes_accepted(*op.link);
 
     if (waiter == nullptr) {
         answer_claim(op, claimed_with(attempt));
@@ -169,6 +170,12 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
 
     if (!op.link->is_confirmed()) {
         health_.claim_not_confirmed(op.link->name());
+        claim_too_late(op, claim_result::unreadable);
+        return;
+    }
+
+    /* The gate was closed after it was sent. */
+    if (op.link->gate.closed) {
         claim_too_late(op, claim_result::unreadable);
         return;
     }

@@ -34,6 +34,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
     aof_[0] = '\0';
     identity_ = {};
     knows_set_get_ = false;
+    writes_refused_ = false;
 
     if (settings.sentinel) {
         return log_in(c, settings)
@@ -194,6 +195,8 @@ redis_greeting::take_error(step what, const redisReply &reply)
         refusal_ = error_text(reply);
         return refusal_.text();
     }
+
+    writes_refused_ = writes_refused_ || refuses_writes(code);
 
     /* That SET does not know GET is no news of an older server. */
     if (first_error_.empty() && what != step::set_get) {

@@ -53,6 +53,9 @@ public:
 
     const server_identity &identity() const { return identity_; }
 
+    /* It refuses writes, at least for now. */
+    bool writes_refused() const { return writes_refused_; }
+
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
@@ -93,6 +96,7 @@ private:
     std::array<char, 2> aof_ = {};
     server_identity identity_;
     bool knows_set_get_ = false;
+    bool writes_refused_ = false;
 
     /* The server's clock, and ours at that moment; 0: not known. */
     std::uint64_t server_time_ = 0;

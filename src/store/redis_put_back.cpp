@@ -34,6 +34,8 @@ redis_store::memory_lost(redis_link &link)
     link.gate.opens_at = ngx_current_msec + grace_;
     link.gate.put_back = 0;
     link.gate.still_there = 0;
+    link.gate.told = false;
+    link.gate.refuses = link.was_refused();
     kept_.doubt(link);
     late_.memory_lost(link);
     arm_gate();
@@ -144,6 +146,7 @@ redis_store::put_back_answered(operation &op, const redisReply *reply)
     gate.bytes_under_way -= op.own_response.size();
 
     if (answered) {
+        writes_accepted(link);
         count_put_back(op, reply->integer);
 
     } else {
@@ -184,6 +187,34 @@ redis_store::count_put_back(const operation &op, long long result)
     } else {
         op.link->gate.still_there++;
     }
+}
+
+
+/*
+ * What other hosts have to put back was refused as well, and is sent again
+ * after a while.
+ */
+void
+redis_store::writes_refused(redis_link &link)
+{
+    bool lately = link.gate.opens_at != 0
+                  && !is_due(link.gate.opens_at + longest_refusal);
+
+    link.gate.refuses = link.gate.refuses || lately;
+}
+
+
+void
+redis_store::writes_accepted(redis_link &link)
+{
+    if (!link.gate.refuses) {
+        return;
+    }
+
+    link.gate.refuses = false;
+    link.gate.closed = true;
+    link.gate.opens_at = ngx_current_msec + grace_;
+    arm_gate();
 }
 
 
@@ -268,8 +299,15 @@ redis_store::look_at_gate(redis_link &link)
     }
 
     gate.closed = false;
-    health_.memory_checked(link.name(), gate.put_back, gate.still_there,
-                           link.has_no_aof());
+
+    if (!gate.told || gate.put_back != 0 || gate.still_there != 0) {
+        health_.memory_checked(link.name(), gate.put_back, gate.still_there,
+                               link.has_no_aof());
+    }
+
+    gate.told = true;
+    gate.put_back = 0;
+    gate.still_there = 0;
 }
 
 

@@ -145,6 +145,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     }
 
     health_.accepted(op.link->name());
+    writes_accepted(*op.link);
     update_kept(op, reply.integer);
 
     if (local_ != nullptr && op.why == purpose::complete && reply.integer != 0)

@@ -338,6 +338,10 @@ redis_store::refused(redis_link &link, const redisReply &reply)
 
     health_.refused(link.name(), why.text());
 
+    if (refuses_writes(code)) {
+        writes_refused(link);
+    }
+
     /* After a failover the name may point to another server: reconnect. */
     if (code == "READONLY" || code == "NOAUTH") {
         link.give_up(why.text());

@@ -105,6 +105,8 @@ private:
     bool put_back(const kept_record &record);
     void put_back_answered(operation &op, const redisReply *reply);
     void count_put_back(const operation &op, long long result);
+    static void writes_refused(redis_link &link);
+    void writes_accepted(redis_link &link);
     static bool must_wait(const redis_link &link);
     void hold(operation &op);
     void arm_gate();
