@@ -77,7 +77,8 @@ usage: ./build.sh command
                            one of $(matrix_rows)
   chaos [options]          break everything while clients retry, and check that
                            nothing ran twice: --seconds N --seed S
-                           --store memory|file|redis|sentinel --keep
+                           --store memory|file|redis|sentinel|cluster
+                           --keep
   chaos --without NAME     the same with one protection patched out of a copy
                            of the source, which has to fail.  NAME is one of
                            $(protections)
@@ -114,8 +115,8 @@ environment:
   NGINX_SRC                its headers, configure and conf_flags, instead of
                            $DEBIAN_NGINX_SRC of the package nginx-dev;
                            the source of nginx itself will do too
-  TEST_IDEMPOTENCY_STORE   memory, file, redis or sentinel: test on this
-                           store only
+  TEST_IDEMPOTENCY_STORE   memory, file, redis, sentinel or cluster: test on
+                           this store only
   TEST_REDIS_BINARY        the Redis server to test with
 END
 }

@@ -284,7 +284,7 @@ my @WRONG = (
     ['redis+sentinel://127.0.0.1/payments', 'sentinel_user=x', '"sentinel_user" requires a password'],
     ['redis://127.0.0.1', 'sentinel_check=1s',
         'the parameter "sentinel_check" requires a "redis+sentinel://" address'],
-    ['redis+sentinel://' . join(',', ('127.0.0.1') x 16) . '/payments', '', 'there can be 15 Sentinels at most'],
+    ['redis+sentinel://' . join(',', ('127.0.0.1') x 16) . '/payments', '', 'its address can have 15 hosts at most'],
 );
 
 for my $case (@WRONG) {

@@ -9,10 +9,13 @@ namespace {
 
 constexpr in_port_t redis_port = 6379;
 constexpr in_port_t sentinel_port = 26379;
-constexpr std::size_t most_sentinels = 15;
+constexpr std::size_t most_hosts = 15;
 
 bool find_sentinels(ngx_conf_t *cf, redis_settings &settings,
                     const redis_words &words);
+bool find_list(ngx_conf_t *cf, redis_settings &settings,
+               std::string_view hosts, in_port_t default_port,
+               std::span<server_location> &out);
 bool find_server(ngx_conf_t *cf, const redis_settings &settings, ngx_str_t url,
                  in_port_t default_port, server_location &server);
 bool is_service(std::string_view name);
@@ -33,6 +36,11 @@ find_servers(ngx_conf_t *cf, redis_settings &settings,
         return find_sentinels(cf, settings, words);
     }
 
+    if (words.url.kind == redis_kind::cluster) {
+        return find_list(cf, settings, words.url.host, redis_port,
+                         settings.cluster.servers);
+    }
+
     if (!path.empty()) {
         url = format(cf->pool, path.size() + 6, "unix:%*s", path.size(),
                      str(path).data);
@@ -50,7 +58,7 @@ set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
                      "\"rediss://\" requires an nginx built with SSL");
     }
 
-    /* What Sentinels name is not known yet. */
+    /* What Sentinels or the nodes of a cluster name is not known yet. */
     bool named = words.url.kind == redis_kind::single
                  || words.tls_name.len != 0;
 
@@ -59,13 +67,15 @@ set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
         return false;
     }
 
-    for (server_location &server : settings.sentinels.servers) {
-        if (!set_tls_name(cf, server.certificate, words.tls_name)) {
-            return false;
+    for (auto servers : {settings.sentinels.servers, settings.cluster.servers})
+    {
+        for (server_location &server : servers) {
+            if (!set_tls_name(cf, server.certificate, words.tls_name)) {
+                return false;
+            }
         }
     }
 
-    settings.sentinels.certificate = settings.server.certificate;
     settings.link.ssl = make_tls(
         cf, {words.tls_ca, words.tls_cert, words.tls_key});
 
@@ -78,45 +88,62 @@ set_up_tls(ngx_conf_t *cf, redis_settings &settings, const redis_words &words)
 
 namespace {
 
-/* A list of hosts, each with or without a port. */
 bool
 find_sentinels(ngx_conf_t *cf, redis_settings &settings,
                const redis_words &words)
 {
-    std::string_view rest = words.url.host;
-    auto servers = make_array<server_location>(cf->pool, most_sentinels);
-    std::size_t count = 0;
-
-    if (servers.data() == nullptr) {
-        return false;
-    }
-
     if (!is_service(words.url.service)) {
         return wrong(cf, settings,
                      "the name of a master has letters, digits and \".-_\" "
                      "only");
     }
 
-    while (!rest.empty()) {
-        std::size_t comma = ngx_min(rest.find(','), rest.size());
-        ngx_str_t one = str(rest.substr(0, comma));
+    settings.sentinels.service = str(words.url.service);
 
-        rest.remove_prefix(ngx_min(comma + 1, rest.size()));
+    if (!find_list(cf, settings, words.url.host, sentinel_port,
+                   settings.sentinels.servers))
+    {
+        return false;
+    }
 
-        if (count == most_sentinels) {
-            return wrong(cf, settings, "there can be 15 Sentinels at most");
+    settings.server.name = settings.sentinels.service;
+
+    return true;
+}
+
+
+/* Hosts, each with or without a port, which tell where the records are. */
+bool
+find_list(ngx_conf_t *cf, redis_settings &settings, std::string_view hosts,
+          in_port_t default_port, std::span<server_location> &out)
+{
+    auto servers = make_array<server_location>(cf->pool, most_hosts);
+    std::size_t count = 0;
+
+    if (servers.data() == nullptr) {
+        return false;
+    }
+
+    while (!hosts.empty()) {
+        std::size_t comma = ngx_min(hosts.find(','), hosts.size());
+        ngx_str_t one = str(hosts.substr(0, comma));
+
+        hosts.remove_prefix(ngx_min(comma + 1, hosts.size()));
+
+        if (count == most_hosts) {
+            return wrong(cf, settings,
+                         "its address can have 15 hosts at most");
         }
 
         servers[count] = {};
 
-        if (!find_server(cf, settings, one, sentinel_port, servers[count++])) {
+        if (!find_server(cf, settings, one, default_port, servers[count++])) {
             return false;
         }
     }
 
-    settings.sentinels.servers = servers.first(count);
-    settings.sentinels.service = str(words.url.service);
-    settings.server.name = settings.sentinels.service;
+    out = servers.first(count);
+    settings.server.name = servers[0].name;
     settings.server.core = servers[0].core;
 
     return true;

@@ -57,6 +57,7 @@ bool read_time(ngx_str_t &text, ngx_msec_t &out);
 bool read_time_or_0(ngx_str_t &text, ngx_msec_t &out);
 bool read_sentinels(ngx_conf_t *cf, redis_settings &settings,
                     redis_words &words);
+void set_up_cluster(redis_settings &settings);
 
 }
 
@@ -104,6 +105,8 @@ open_redis_store(ngx_conf_t *cf, const ngx_str_t &name, const ngx_str_t &url,
     {
         return nullptr;
     }
+
+    set_up_cluster(settings);
 
     return make_redis_store(cf, settings);
 }
@@ -193,6 +196,15 @@ read_values(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     if (words.prefix.len > longest_prefix) {
         return wrong(cf, settings,
                      "\"prefix\" must have at most 64 characters");
+    }
+
+    /* Its keys would be in one slot. */
+    if (words.url.kind == redis_kind::cluster
+        && view(words.prefix).find('{') != std::string_view::npos)
+    {
+        return wrong(cf, settings,
+                     "\"prefix\" must not have a \"{\" in a cluster, which "
+                     "spreads its keys by what is in braces");
     }
 
     if (view(words.tls_verify) != "on" && view(words.tls_verify) != "off") {
@@ -374,7 +386,7 @@ read_sentinels(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
             "\"sentinel_check\" must be a time with a unit, e.g. \"1s\"");
     }
 
-    link.sentinel = true;
+    link.only_asks = true;
     link.puts_back = false;
     link.db = str("0");
     link.user = sentinels.link.user;
@@ -385,6 +397,21 @@ read_sentinels(ngx_conf_t *cf, redis_settings &settings, redis_words &words)
     sentinels.link = link;
 
     return true;
+}
+
+
+/* To ask for the slots; a node that does not answer is not asked for long. */
+void
+set_up_cluster(redis_settings &settings)
+{
+    link_settings &link = settings.cluster.link;
+
+    settings.link.in_cluster = !settings.cluster.servers.empty();
+    link = settings.link;
+    link.only_asks = true;
+    link.puts_back = false;
+    link.connect_timeout = link.connect_timeout / 2 + 1;
+    link.longest_delay = shortest_delay;
 }
 
 

@@ -11,12 +11,29 @@ namespace idempotency {
  * It belongs to itself, and ends when it is answered.
  */
 struct admin_operation : command {
+    redis_store *store;
+    redis_link *link;
     admin_waiter *waiter;
-    std::uint8_t *response; /* its own copy */
+    void (*take)(admin_operation &, const redisReply &);
+
+    /* About one record. */
+    record_id name;
+    unsigned hops;
+    bool is_asking;
+
+    /* A settlement. */
+    bool settles;
+    admin_act act;
+    token owner;
+    std::uint64_t ttl;
+    std::uint8_t *response; /* its own copy, with room for a head */
+    std::size_t size;
 
     /* Where a copy of the record that it changes may be, or null. */
     local_copies *local;
-    record_id name;
+
+    /* A list, in a cluster: which of the masters has this part of it. */
+    std::size_t master;
 };
 
 
@@ -25,6 +42,11 @@ namespace {
 constexpr std::size_t keys_per_scan = 500;
 constexpr std::size_t list_limit = 4 * keys_per_scan;
 constexpr std::size_t head_and_status = redis_record_head + 4;
+constexpr unsigned most_hops = 5;
+
+/* Where a list goes on, in a cluster: the cursor, and the master below it. */
+constexpr unsigned master_bits = 10;
+constexpr std::uint64_t master_mask = (1u << master_bits) - 1;
 
 
 /* Where a record is in Redis, and back. */
@@ -66,14 +88,10 @@ struct number_text {
 };
 
 
-admin_operation *make_operation(admin_waiter &waiter);
 void free_operation(admin_operation *op);
 void too_late(command &c);
 void answer(admin_operation &op, const admin_answer &what);
-template <void (*Reply)(admin_operation &, const redisReply &)>
-void replied(command &c, const redisReply *reply, unanswered why);
 void looked_up(admin_operation &op, const redisReply &reply);
-void listed(admin_operation &op, const redisReply &reply);
 void settled(admin_operation &op, const redisReply &reply);
 bool read_record(const redisReply &reply, admin_record &out);
 std::uint64_t age_of(const redis_record &record, std::uint64_t left,
@@ -87,54 +105,13 @@ std::string_view word_for(admin_act act);
 void
 redis_store::look_up(const record_id &name, admin_waiter &waiter)
 {
-    redis_link &link = links_[name.back() % links_.size()];
-    admin_operation *op = make_operation(waiter);
+    admin_operation *op = make_admin(home_of(name), waiter);
 
-    if (op == nullptr || !link.usable()) {
-        ngx_free(op);
-        waiter.under_way = nullptr;
-        waiter.answered(waiter, {});
-        return;
+    if (op != nullptr) {
+        op->take = looked_up;
+        op->name = name;
+        send_admin(*op);
     }
-
-    op->answered = replied<looked_up>;
-
-    redis_output &out = link.begin(*op, 4);
-
-    out.add("EVAL");
-    out.add(look_up_script);
-    out.add("1");
-    out.add(admin_key(commands_.prefix(), name));
-    link.end(*op);
-}
-
-
-void
-redis_store::list_unknown(std::uint64_t from, admin_waiter &waiter)
-{
-    redis_link &link = links_[0];
-    admin_operation *op = make_operation(waiter);
-    char pattern[2 * longest_prefix + 1];
-    std::size_t length = pattern_of(commands_.prefix(), pattern);
-
-    if (op == nullptr || !link.usable()) {
-        ngx_free(op);
-        waiter.under_way = nullptr;
-        waiter.answered(waiter, {});
-        return;
-    }
-
-    op->answered = replied<listed>;
-
-    redis_output &out = link.begin(*op, 6);
-
-    out.add("EVAL");
-    out.add(list_script);
-    out.add("0");
-    out.add(number_text(from));
-    out.add({pattern, length});
-    out.add(number_text(keys_per_scan));
-    link.end(*op);
 }
 
 
@@ -142,22 +119,25 @@ void
 redis_store::settle_unknown(const record_id &name, const admin_settlement &how,
                             admin_waiter &waiter)
 {
-    redis_link &link = links_[name.back() % links_.size()];
-    admin_operation *op = make_operation(waiter);
-    std::size_t size = redis_record_head + size_of(how.response);
+    admin_operation *op = make_admin(home_of(name), waiter);
 
-    if (op != nullptr) {
-        op->response = static_cast<std::uint8_t *>(
-            ngx_calloc(size, ngx_cycle->log));
+    if (op == nullptr) {
+        return;
     }
 
-    if (op == nullptr || op->response == nullptr || !link.usable()) {
-        if (op != nullptr) {
-            free_operation(op);
-        }
+    op->take = settled;
+    op->name = name;
+    op->settles = true;
+    op->act = how.act;
+    op->owner = how.owner;
+    op->ttl = how.ttl;
+    op->size = redis_record_head + size_of(how.response);
+    op->response = static_cast<std::uint8_t *>(
+        ngx_calloc(op->size, ngx_cycle->log));
 
-        waiter.under_way = nullptr;
-        waiter.answered(waiter, {});
+    if (op->response == nullptr) {
+        answer(*op, {});
+        free_operation(op);
         return;
     }
 
@@ -167,23 +147,203 @@ redis_store::settle_unknown(const record_id &name, const admin_settlement &how,
         p = ngx_cpymem(p, part.data(), part.size());
     }
 
-    op->answered = replied<settled>;
     op->local = local_;
-    op->name = name;
+    send_admin(*op);
+}
 
-    redis_output &out = link.begin(*op, 8);
+
+/* About one record. */
+void
+redis_store::send_admin(admin_operation &op)
+{
+    redis_link &link = *op.link;
+    unsigned arguments = op.settles ? 8 : 4;
+
+    if (op.is_asking) {
+        link.begin(op, 1).add("ASKING");
+    }
+
+    redis_output &out = op.is_asking ? link.begin_second(op, arguments)
+                                     : link.begin(op, arguments);
 
     out.add("EVAL");
-    out.add(settle_script);
+    out.add(op.settles ? settle_script : look_up_script);
     out.add("1");
-    out.add(admin_key(commands_.prefix(), name));
-    out.add(word_for(how.act));
-    out.add(text_of(how.owner));
-    out.add(number_text(std::min(how.ttl, redis_longest)));
-    out.add_size(size);
-    out.add_part({op->response, size});
-    out.add_part({});
-    link.end(*op);
+    out.add(admin_key(commands_.prefix(), op.name));
+
+    if (op.settles) {
+        out.add(word_for(op.act));
+        out.add(text_of(op.owner));
+        out.add(number_text(std::min(op.ttl, redis_longest)));
+        out.add_size(op.size);
+        out.add_part({op.response, op.size});
+        out.add_part({});
+    }
+
+    link.end(op);
+}
+
+
+/* In a cluster each master has a part of it, one after the other. */
+void
+redis_store::list_unknown(std::uint64_t from, admin_waiter &waiter)
+{
+    std::size_t index = cluster_ != nullptr ? from & master_mask : 0;
+    redis_node *node = cluster_ != nullptr ? cluster_->master(index) : server_;
+    std::uint64_t cursor = cluster_ != nullptr ? from >> master_bits : from;
+    char pattern[2 * longest_prefix + 1];
+    std::size_t length = pattern_of(commands_.prefix(), pattern);
+
+    admin_operation *op = make_admin(
+        node != nullptr ? node->links[0] : cluster_->nowhere(), waiter);
+
+    if (op == nullptr) {
+        return;
+    }
+
+    op->take = listed;
+    op->master = index;
+
+    redis_output &out = op->link->begin(*op, 6);
+
+    out.add("EVAL");
+    out.add(list_script);
+    out.add("0");
+    out.add(number_text(cursor));
+    out.add({pattern, length});
+    out.add(number_text(keys_per_scan));
+    op->link->end(*op);
+}
+
+
+/* Null: the waiter was told that it cannot be done. */
+admin_operation *
+redis_store::make_admin(redis_link &link, admin_waiter &waiter)
+{
+    void *memory = nullptr;
+
+    waiter.under_way = nullptr;
+
+    if (link.usable()) {
+        memory = ngx_alloc(sizeof(admin_operation), ngx_cycle->log);
+    }
+
+    if (memory == nullptr) {
+        waiter.answered(waiter, {});
+        return nullptr;
+    }
+
+    auto *op = ::new (memory) admin_operation{};
+
+    op->store = this;
+    op->link = &link;
+    op->waiter = &waiter;
+    op->command::answered = admin_answered;
+    op->command::overdue = too_late;
+    waiter.under_way = op;
+
+    return op;
+}
+
+
+void
+redis_store::admin_answered(command &c, const redisReply *reply, unanswered)
+{
+    auto &op = static_cast<admin_operation &>(c);
+
+    if (reply != nullptr && op.waiter != nullptr
+        && op.store->admin_redirected(op, *reply))
+    {
+        return;
+    }
+
+    /* Without a reply it may have been done too. */
+    if (op.local != nullptr) {
+        op.local->drop(op.name);
+    }
+
+    if (reply != nullptr && op.waiter != nullptr) {
+        op.take(op, *reply);
+
+    } else {
+        answer(op, {});
+    }
+
+    free_operation(&op);
+}
+
+
+bool
+redis_store::admin_redirected(admin_operation &op, const redisReply &reply)
+{
+    redirection to;
+
+    if (cluster_ == nullptr || reply.type != REDIS_REPLY_ERROR
+        || !read_redirection(text_of(reply), to) || ++op.hops > most_hops)
+    {
+        return false;
+    }
+
+    redis_link *link = link_after(to, *op.link, op.name);
+
+    if (link == nullptr || !link->usable()) {
+        return false;
+    }
+
+    op.link = link;
+    op.is_asking = to.ask;
+    send_admin(op);
+
+    return true;
+}
+
+
+void
+redis_store::listed(admin_operation &op, const redisReply &reply)
+{
+    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2
+        || reply.element[0]->type != REDIS_REPLY_STRING
+        || reply.element[1]->type != REDIS_REPLY_ARRAY)
+    {
+        answer(op, {});
+        return;
+    }
+
+    std::string_view cursor = text_of(*reply.element[0]);
+    const redisReply &found = *reply.element[1];
+    std::size_t most = std::min<std::size_t>(found.elements, list_limit);
+    auto *records = static_cast<admin_record *>(
+        ngx_alloc((most + 1) * sizeof(admin_record), ngx_cycle->log));
+    std::size_t count = 0;
+    std::uint64_t next = 0;
+
+    std::from_chars(cursor.data(), cursor.data() + cursor.size(), next);
+    next = op.store->list_goes_on(op.master, next);
+
+    for (std::size_t i = 0; records != nullptr && i < most; i++) {
+        count += read_record(*found.element[i], records[count]);
+    }
+
+    answer(op, records == nullptr
+                   ? admin_answer{}
+                   : admin_answer{admin_result::done, {records, count}, next});
+    ngx_free(records);
+}
+
+
+/* After its last page another master may follow; 0: none. */
+std::uint64_t
+redis_store::list_goes_on(std::size_t master, std::uint64_t cursor)
+{
+    if (cluster_ == nullptr) {
+        return cursor;
+    }
+
+    if (cursor != 0) {
+        return cursor << master_bits | master;
+    }
+
+    return cluster_->master(master + 1) != nullptr ? master + 1 : 0;
 }
 
 
@@ -196,25 +356,6 @@ redis_store::forget(admin_waiter &waiter)
 
 
 namespace {
-
-admin_operation *
-make_operation(admin_waiter &waiter)
-{
-    void *memory = ngx_alloc(sizeof(admin_operation), ngx_cycle->log);
-
-    if (memory == nullptr) {
-        return nullptr;
-    }
-
-    auto *op = ::new (memory) admin_operation{};
-
-    op->waiter = &waiter;
-    op->command::overdue = too_late;
-    waiter.under_way = op;
-
-    return op;
-}
-
 
 void
 free_operation(admin_operation *op)
@@ -236,28 +377,6 @@ too_late(command &c)
         waiter->under_way = nullptr;
         waiter->answered(*waiter, {});
     }
-}
-
-
-template <void (*Reply)(admin_operation &, const redisReply &)>
-void
-replied(command &c, const redisReply *reply, unanswered)
-{
-    auto &op = static_cast<admin_operation &>(c);
-
-    /* Without a reply it may have been done too. */
-    if (op.local != nullptr) {
-        op.local->drop(op.name);
-    }
-
-    if (reply != nullptr && op.waiter != nullptr) {
-        Reply(op, *reply);
-
-    } else {
-        answer(op, {});
-    }
-
-    free_operation(&op);
 }
 
 
@@ -287,38 +406,6 @@ looked_up(admin_operation &op, const redisReply &reply)
     } else {
         answer(op, {});
     }
-}
-
-
-void
-listed(admin_operation &op, const redisReply &reply)
-{
-    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2
-        || reply.element[0]->type != REDIS_REPLY_STRING
-        || reply.element[1]->type != REDIS_REPLY_ARRAY)
-    {
-        answer(op, {});
-        return;
-    }
-
-    std::string_view cursor = text_of(*reply.element[0]);
-    const redisReply &found = *reply.element[1];
-    std::size_t most = std::min<std::size_t>(found.elements, list_limit);
-    auto *records = static_cast<admin_record *>(
-        ngx_alloc((most + 1) * sizeof(admin_record), ngx_cycle->log));
-    std::size_t count = 0;
-    std::uint64_t next = 0;
-
-    std::from_chars(cursor.data(), cursor.data() + cursor.size(), next);
-
-    for (std::size_t i = 0; records != nullptr && i < most; i++) {
-        count += read_record(*found.element[i], records[count]);
-    }
-
-    answer(op, records == nullptr
-                   ? admin_answer{}
-                   : admin_answer{admin_result::done, {records, count}, next});
-    ngx_free(records);
 }
 
 

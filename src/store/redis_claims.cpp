@@ -35,9 +35,13 @@ redis_store::claim_record(const claim &what, claim_waiter &waiter)
                        what.fingerprint};
     operation *op = make(purpose::claim, whose);
 
-    if (op == nullptr || !op->link->usable() || !op->link->keeps_up()
-        || !can_ask_durable())
-    {
+    bool can_be_sent = op != nullptr && op->link->usable()
+                       && op->link->keeps_up() && can_ask_durable(*op->link);
+
+    /* It is not known yet where. */
+    bool can_wait = op != nullptr && is_learning(*op->link);
+
+    if (!can_be_sent && !can_wait) {
         ngx_free(op);
         health_.claim_failed();
         waiter.answered(waiter, {});
@@ -194,7 +198,7 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
 void
 redis_store::claim_counts(operation &op)
 {
-    kept_.claimed(*op.link, op.whose, op.expiry);
+    kept_.claimed(home_of(op.whose.name, op.slot), op);
     answer_claim(op, claimed_with(op.whose.attempt));
 }
 
@@ -358,7 +362,7 @@ redis_store::claim_lost(operation &op, unanswered why)
         operation *later = return_claim(op, purpose::take_back);
 
         if (later != nullptr) {
-            late_.put_off(*later);
+            put_off(*later);
         }
 
     } else {

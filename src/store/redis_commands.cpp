@@ -86,19 +86,14 @@ redis_commands::send(operation &op) const
 /* WAIT looks at the writes of its own connection only. */
 void
 redis_commands::ask_durable(redis_link &link, command &c,
-                            const durability_settings &wanted) const
+                            const durability_settings &wanted,
+                            std::string_view key) const
 {
     bool disk = wanted.what == durability_settings::kind::disk;
-    u_char key[longest_prefix + sizeof("durable")];
-    u_char *end = ngx_cpymem(key, prefix_.data, prefix_.len);
-
-    end = ngx_cpymem(end, "durable", sizeof("durable") - 1);
-
     redis_output &set = link.begin(c, 5);
 
     set.add("SET");
-    set.add(
-        {reinterpret_cast<char *>(key), static_cast<std::size_t>(end - key)});
+    set.add(key);
     set.add("1");
     set.add("PX");
     set.add("60000");
@@ -114,6 +109,13 @@ redis_commands::ask_durable(redis_link &link, command &c,
     wait.add(decimal(wanted.replicas));
     wait.add(decimal(wanted.timeout));
     link.end(c);
+}
+
+
+std::uint16_t
+redis_commands::slot(const record_id &name) const
+{
+    return slot_of(key_name(prefix_, name));
 }
 
 
@@ -191,7 +193,13 @@ redis_output &
 redis_commands::begin_script(operation &op, unsigned arguments) const
 {
     const script &s = script_for(op.why);
-    redis_output &out = op.link->begin(op, 4 + arguments);
+
+    if (op.is_asking) {
+        op.link->begin(op, 1).add("ASKING");
+    }
+
+    redis_output &out = op.is_asking ? op.link->begin_second(op, 4 + arguments)
+                                     : op.link->begin(op, 4 + arguments);
 
     if (op.written == form::script_in_full) {
         out.add("EVAL");

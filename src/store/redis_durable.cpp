@@ -4,6 +4,10 @@ namespace idempotency {
 
 namespace {
 
+/* A node with a single slot is found in time. */
+constexpr std::size_t most_key_tries = 200000;
+constexpr unsigned most_durable_tries = 5;
+
 operation &operation_at(ngx_queue_t *q);
 bool is_number(const redisReply &reply, ngx_uint_t least);
 
@@ -11,9 +15,17 @@ bool is_number(const redisReply &reply, ngx_uint_t least);
 
 
 bool
-redis_store::can_ask_durable() const
+redis_store::wants_durable() const
 {
-    return !wants_durable() || durable_.link->usable();
+    return durability_.what != durability_settings::kind::none;
+}
+
+
+bool
+redis_store::can_ask_durable(const redis_link &link) const
+{
+    return !wants_durable() || link.node == nullptr
+           || link.node->durable.link->usable();
 }
 
 
@@ -25,11 +37,13 @@ redis_store::can_ask_durable() const
 void
 redis_store::wait_until_durable(operation &op)
 {
-    op.granted_by = op.link->times_opened();
-    ngx_queue_insert_tail(&durable_.undecided, &op.command::queue);
+    durable_claims &durable = op.link->node->durable;
 
-    if (!durable_.event.event.posted) {
-        ngx_post_event(&durable_.event.event, &ngx_posted_events);
+    op.granted_by = op.link->times_opened();
+    ngx_queue_insert_tail(&durable.undecided, &op.command::queue);
+
+    if (!durable.event.event.posted) {
+        ngx_post_event(&durable.event.event, &ngx_posted_events);
     }
 }
 
@@ -37,61 +51,126 @@ redis_store::wait_until_durable(operation &op)
 void
 redis_store::on_undecided(ngx_event_t *event)
 {
-    own_event::owner_of<redis_store>(event)->ask_durable();
+    auto &question = *own_event::owner_of<decltype(durable_claims::question)>(
+        event);
+
+    question.owner->ask_durable(*question.node);
 }
 
 
 void
-redis_store::ask_durable()
+redis_store::ask_durable(redis_node &node)
 {
-    if (durable_.is_asking || ngx_queue_empty(&durable_.undecided)) {
+    durable_claims &durable = node.durable;
+    u_char room[longest_prefix + sizeof("durable:") + NGX_INT_T_LEN];
+    std::string_view key;
+
+    if (durable.is_asking || ngx_queue_empty(&durable.undecided)) {
         return;
     }
 
-    if (!durable_.link->usable()) {
-        decide(durable_.undecided, false);
+    if (!durable.link->usable() || !find_durable_key(node, room, key)) {
+        decide(node, durable.undecided, false);
         return;
     }
 
-    ngx_queue_add(&durable_.asked_for, &durable_.undecided);
-    ngx_queue_init(&durable_.undecided);
+    ngx_queue_add(&durable.asked_for, &durable.undecided);
+    ngx_queue_init(&durable.undecided);
 
-    durable_.is_asking = true;
-    durable_.question.owner = this;
-    durable_.question.answered = durable_answered;
-    durable_.question.overdue = [](command &) {};
-    commands_.ask_durable(*durable_.link, durable_.question, durable_.wanted);
+    durable.is_asking = true;
+    durable.question.answered = durable_answered;
+    durable.question.overdue = [](command &) {};
+    commands_.ask_durable(*durable.link, durable.question, durability_, key);
+}
+
+
+/* In a cluster it has to be one of the node's own. */
+bool
+redis_store::find_durable_key(redis_node &node, u_char *room,
+                              std::string_view &key)
+{
+    const ngx_str_t &prefix = commands_.prefix();
+    unsigned &number = node.durable.key_number;
+
+    for (std::size_t tries = 0; tries < most_key_tries; tries++) {
+        u_char *end = cluster_ == nullptr
+                          ? ngx_sprintf(room, "%Vdurable", &prefix)
+                          : ngx_sprintf(room, "%Vdurable:%ud", &prefix,
+                                        number);
+
+        key = {reinterpret_cast<char *>(room),
+               static_cast<std::size_t>(end - room)};
+
+        if (cluster_ == nullptr || cluster_->node_of(slot_of(key)) == &node) {
+            return true;
+        }
+
+        number++;
+    }
+
+    return false;
 }
 
 
 void
 redis_store::durable_answered(command &c, const redisReply *reply, unanswered)
 {
-    redis_store &self = *static_cast<decltype(durable_.question) &>(c).owner;
+    auto &question = static_cast<decltype(durable_claims::question) &>(c);
+    redis_store &self = *question.owner;
+    redis_node &node = *question.node;
 
-    self.durable_.is_asking = false;
+    node.durable.is_asking = false;
 
     if (self.stopping_) {
         return;
     }
 
-    self.decide(self.durable_.asked_for, self.is_durable(c, reply));
-    self.ask_durable();
+    if (!self.ask_elsewhere(node, reply)) {
+        self.decide(node, node.durable.asked_for,
+                    self.is_durable(node, reply));
+    }
+
+    self.ask_durable(node);
+}
+
+
+/* The slot of the key is on its way to another node: take another key. */
+bool
+redis_store::ask_elsewhere(redis_node &node, const redisReply *reply)
+{
+    durable_claims &durable = node.durable;
+    redirection to;
+
+    if (cluster_ == nullptr || reply == nullptr
+        || !read_redirection(text_of(*durable.question.earlier), to)
+        || ++durable.tries > most_durable_tries)
+    {
+        durable.tries = 0;
+        return false;
+    }
+
+    durable.key_number++;
+    cluster_->refresh();
+    ngx_queue_add(&durable.undecided, &durable.asked_for);
+    ngx_queue_init(&durable.asked_for);
+
+    return true;
 }
 
 
 bool
-redis_store::is_durable(const command &c, const redisReply *reply)
+redis_store::is_durable(redis_node &node, const redisReply *reply)
 {
-    const durability_settings &wanted = durable_.wanted;
-    redis_link &link = *durable_.link;
+    const durability_settings &wanted = durability_;
+    redis_link &link = *node.durable.link;
 
     if (reply == nullptr) {
         return false;
     }
 
     for (const redisReply *any :
-         {static_cast<const redisReply *>(c.earlier), reply})
+         {static_cast<const redisReply *>(node.durable.question.earlier),
+          reply})
     {
         if (any->type == REDIS_REPLY_ERROR) {
             refused(link, *any);
@@ -116,7 +195,7 @@ redis_store::is_durable(const command &c, const redisReply *reply)
 
 /* The answer is about a claim whose link has led to the same server since. */
 void
-redis_store::decide(ngx_queue_t &which, bool durable)
+redis_store::decide(redis_node &node, ngx_queue_t &which, bool durable)
 {
     ngx_queue_t all;
 
@@ -133,7 +212,7 @@ redis_store::decide(ngx_queue_t &which, bool durable)
         operation &op = operation_at(ngx_queue_head(&all));
         redis_link &link = *op.link;
         bool same = link.times_opened() == op.granted_by
-                    && link.has_same_server(*durable_.link);
+                    && link.has_same_server(*node.durable.link);
 
         ngx_queue_remove(&op.command::queue);
 
@@ -158,11 +237,10 @@ redis_store::decide(ngx_queue_t &which, bool durable)
 
 
 void
-redis_store::free_undecided()
+redis_store::free_undecided(redis_node &node)
 {
-    durable_.event.stop();
-
-    for (ngx_queue_t *list : {&durable_.undecided, &durable_.asked_for}) {
+    for (ngx_queue_t *list :
+         {&node.durable.undecided, &node.durable.asked_for}) {
         while (!ngx_queue_empty(list)) {
             operation &op = operation_at(ngx_queue_head(list));
 

@@ -6,10 +6,12 @@ namespace {
 
 constexpr std::string_view write_refusals[] = {"OOM", "MISCONF", "NOREPLICAS"};
 
+constexpr std::string_view slot_errors[] = {"MOVED", "ASK", "TRYAGAIN",
+                                            "CLUSTERDOWN"};
+
 constexpr std::string_view other_refusals[] = {
-    "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY",
-    "NOAUTH",   "NOPERM",  "WRONGPASS",  "WRONGTYPE",   "NOSCRIPT",
-    "MOVED",    "ASK",     "TRYAGAIN",   "CROSSSLOT",   "NOPROTO",
+    "READONLY",  "LOADING",   "MASTERDOWN", "BUSY",      "NOAUTH",  "NOPERM",
+    "WRONGPASS", "WRONGTYPE", "NOSCRIPT",   "CROSSSLOT", "NOPROTO",
 };
 
 
@@ -67,7 +69,15 @@ error_code(const redisReply &reply)
 bool
 means_not_executed(std::string_view code)
 {
-    return refuses_writes(code) || is_among(code, other_refusals);
+    return refuses_writes(code) || is_about_slots(code)
+           || is_among(code, other_refusals);
+}
+
+
+bool
+is_about_slots(std::string_view code)
+{
+    return is_among(code, slot_errors);
 }
 
 

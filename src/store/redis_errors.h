@@ -28,4 +28,7 @@ bool means_not_executed(std::string_view code);
 /* Redis accepts no writes at the moment, but can be read. */
 bool refuses_writes(std::string_view code);
 
+/* A node of a cluster does not have the slot of the key, or not now. */
+bool is_about_slots(std::string_view code);
+
 }

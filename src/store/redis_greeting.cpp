@@ -20,12 +20,14 @@ bool is_tried_value(const redisReply &reply);
 std::uint64_t number_of(const redisReply &reply);
 void copy_field(const redisReply &info, std::string_view field,
                 std::span<char> out);
+bool has_no_past(const redisReply &replication);
 
 }
 
 
 bool
-redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
+redis_greeting::send(ngx_connection_t *c, const link_settings &settings,
+                     const redis_route &route)
 {
     count_ = 0;
     answered_ = 0;
@@ -33,10 +35,12 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
     policy_[0] = '\0';
     aof_[0] = '\0';
     identity_ = {};
+    in_cluster_ = settings.in_cluster;
+    was_promoted_ = true;
     knows_set_get_ = false;
     writes_refused_ = false;
 
-    if (settings.sentinel) {
+    if (settings.only_asks) {
         return log_in(c, settings)
                && add(c, step::name, {"CLIENT", "SETNAME", "idempotency"});
     }
@@ -48,7 +52,8 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings)
            && add(c, step::process, {"INFO", "server"})
            && add(c, step::replication, {"INFO", "replication"})
            && add(c, step::persistence, {"INFO", "persistence"})
-           && try_out(c, settings) && try_durable(c, settings);
+           && (!route.serves_any() || try_out(c, settings, route))
+           && try_durable(c, settings);
 }
 
 
@@ -78,15 +83,22 @@ redis_greeting::log_in(ngx_connection_t *c, const link_settings &settings)
  * the script finds it again.
  */
 bool
-redis_greeting::try_out(ngx_connection_t *c, const link_settings &settings)
+redis_greeting::try_out(ngx_connection_t *c, const link_settings &settings,
+                        const redis_route &route)
 {
     u_char name[longest_prefix + 64];
-    u_char *end = ngx_sprintf(name, "%Vtry:%08xD%08xD%P", &settings.prefix,
-                              static_cast<std::uint32_t>(ngx_random()),
-                              static_cast<std::uint32_t>(ngx_random()),
-                              ngx_pid);
-    std::string_view key(reinterpret_cast<char *>(name),
-                         static_cast<std::size_t>(end - name));
+    std::string_view key;
+
+    do {
+        u_char *end = ngx_sprintf(name, "%Vtry:%08xD%08xD%P", &settings.prefix,
+                                  static_cast<std::uint32_t>(ngx_random()),
+                                  static_cast<std::uint32_t>(ngx_random()),
+                                  ngx_pid);
+
+        key = {reinterpret_cast<char *>(name),
+               static_cast<std::size_t>(end - name)};
+    } while (!route.serves(slot_of(key)));
+
     script_hash hash(try_out_script);
 
     return add(c, step::scripts,
@@ -140,6 +152,7 @@ redis_greeting::take(const redisReply &reply)
 
     case step::replication:
         copy_field(reply, "\nmaster_replid:", identity_.history);
+        was_promoted_ = !has_no_past(reply);
         return nullptr;
 
     case step::persistence:
@@ -159,8 +172,9 @@ redis_greeting::take(const redisReply &reply)
 
 /*
  * Without login, database or scripts the server cannot be used.  A server that
- * accepts no writes for now can at least be read.  An ACL may forbid the other
- * commands; their replies are not required.
+ * accepts no writes for now can at least be read, and in a cluster the slot of
+ * the key that is tried may be on its way to another node.  An ACL may forbid
+ * the other commands; their replies are not required.
  */
 const char *
 redis_greeting::take_error(step what, const redisReply &reply)
@@ -190,7 +204,8 @@ redis_greeting::take_error(step what, const redisReply &reply)
     }
 
     if (what == step::select || code == "NOAUTH"
-        || (tries_scripts && !refuses_writes(code) && code != "NOSCRIPT"))
+        || (tries_scripts && !refuses_writes(code) && code != "NOSCRIPT"
+            && !(in_cluster_ && is_about_slots(code))))
     {
         refusal_ = error_text(reply);
         return refusal_.text();
@@ -323,6 +338,20 @@ copy_field(const redisReply &info, std::string_view field, std::span<char> out)
     text = text.substr(0, text.find_first_of("\r\n"));
     text = text.substr(0, out.size() - 1);
     out[text.copy(out.data(), text.size())] = '\0';
+}
+
+
+/* A replica that becomes master keeps the id of what it has copied. */
+bool
+has_no_past(const redisReply &replication)
+{
+    std::array<char, 41> before = {};
+
+    copy_field(replication, "\nmaster_replid2:", before);
+
+    std::string_view id = before.data();
+
+    return !id.empty() && id.find_first_not_of('0') == id.npos;
 }
 
 }

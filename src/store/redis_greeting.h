@@ -1,7 +1,7 @@
 #pragma once
 
 #include "store/redis_reply.h"
-#include "store/redis_settings.h"
+#include "store/redis_route.h"
 
 #include <cstdint>
 
@@ -28,7 +28,8 @@ struct server_identity {
 class redis_greeting {
 public:
     /* False: it could not be sent. */
-    bool send(ngx_connection_t *c, const link_settings &settings);
+    bool send(ngx_connection_t *c, const link_settings &settings,
+              const redis_route &route);
 
     /* Null, or why the server cannot be used. */
     const char *take(const redisReply &reply);
@@ -56,6 +57,9 @@ public:
     /* It refuses writes, at least for now. */
     bool writes_refused() const { return writes_refused_; }
 
+    /* It was a replica once, or does not say so. */
+    bool was_promoted() const { return was_promoted_; }
+
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
@@ -82,7 +86,8 @@ private:
     bool add(ngx_connection_t *c, step what,
              std::initializer_list<std::string_view> command);
     bool log_in(ngx_connection_t *c, const link_settings &settings);
-    bool try_out(ngx_connection_t *c, const link_settings &settings);
+    bool try_out(ngx_connection_t *c, const link_settings &settings,
+                 const redis_route &route);
     bool try_durable(ngx_connection_t *c, const link_settings &settings);
     const char *take_error(step what, const redisReply &reply);
 
@@ -95,6 +100,8 @@ private:
     std::array<char, 32> policy_ = {};
     std::array<char, 2> aof_ = {};
     server_identity identity_;
+    bool in_cluster_ = false;
+    bool was_promoted_ = true;
     bool knows_set_get_ = false;
     bool writes_refused_ = false;
 

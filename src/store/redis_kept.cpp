@@ -39,21 +39,20 @@ kept_records::stop()
 
 
 void
-kept_records::claimed(redis_link &link, const ownership &whose,
-                      std::uint64_t expiry)
+kept_records::claimed(redis_link &link, const operation &op)
 {
-    kept_record *record = add(link, whose, purpose::renew, 0);
+    kept_record *record = add(link, op, purpose::renew, 0);
 
     if (record != nullptr) {
         record->state = record_state::pending;
-        record->expiry = expiry;
+        record->expiry = op.expiry;
         ngx_queue_insert_tail(&running_, &record->list);
     }
 }
 
 
 void
-kept_records::settled(const operation &op)
+kept_records::settled(redis_link &link, const operation &op)
 {
     forget(op.whose.owner);
 
@@ -62,7 +61,7 @@ kept_records::settled(const operation &op)
     std::size_t size = !is_large     ? size_of(op.response)
                        : has_summary ? op.summary_size
                                      : 0;
-    kept_record *record = add(*op.link, op.whose, op.why, size);
+    kept_record *record = add(link, op, op.why, size);
 
     if (record == nullptr) {
         return;
@@ -219,7 +218,7 @@ kept_records::confirm(kept_record &record)
 
 /* The caller puts it into a list. */
 kept_record *
-kept_records::add(redis_link &link, const ownership &whose, purpose why,
+kept_records::add(redis_link &link, const operation &op, purpose why,
                   std::size_t size)
 {
     if (!keeps()) {
@@ -235,10 +234,11 @@ kept_records::add(redis_link &link, const ownership &whose, purpose why,
     auto *record = ::new (memory) kept_record{};
 
     record->link = &link;
-    record->whose = whose;
+    record->slot = op.slot;
+    record->whose = op.whose;
     record->why = why;
     record->size = size;
-    ngx_queue_insert_head(&bucket_of(whose.owner), &record->bucket);
+    ngx_queue_insert_head(&bucket_of(op.whose.owner), &record->bucket);
 
     return record;
 }

@@ -12,6 +12,7 @@ struct kept_record {
     ngx_queue_t bucket;
     ngx_queue_t list;
     redis_link *link;
+    std::uint16_t slot;
     ownership whose;
     purpose why; /* renew: the request runs; else how it was settled */
     record_state state;
@@ -45,12 +46,23 @@ public:
     void start();
     void stop();
 
-    /* A request runs from now on. */
-    void claimed(redis_link &link, const ownership &whose,
-                 std::uint64_t expiry);
+    /* A request runs from now on.  The link is that of its record. */
+    void claimed(redis_link &link, const operation &op);
 
     /* Redis has stored how it ended, or that there is no claim any more. */
-    void settled(const operation &op);
+    void settled(redis_link &link, const operation &op);
+
+    template <class F>
+    void each(F call)
+    {
+        for (ngx_queue_t *list : {&running_, &settled_, &in_doubt_}) {
+            for (ngx_queue_t *q = ngx_queue_head(list);
+                 q != ngx_queue_sentinel(list); q = ngx_queue_next(q))
+            {
+                call(*ngx_queue_data(q, kept_record, list));
+            }
+        }
+    }
 
     /* Somebody else takes care of it. */
     void forget(const token &owner);
@@ -69,7 +81,7 @@ private:
     static constexpr std::size_t buckets = 1024;
 
     bool keeps() const { return longest_age_ != 0; }
-    kept_record *add(redis_link &link, const ownership &whose, purpose why,
+    kept_record *add(redis_link &link, const operation &op, purpose why,
                      std::size_t size);
     void remove(kept_record &record);
     void drop_old();

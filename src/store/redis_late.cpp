@@ -99,12 +99,7 @@ late_operations::put_off(operation &op)
 void
 late_operations::try_all()
 {
-    for (ngx_queue_t *q = ngx_queue_head(&waiting_);
-         q != ngx_queue_sentinel(&waiting_); q = ngx_queue_next(q))
-    {
-        operation_at(q).late.next_try = ngx_current_msec;
-    }
-
+    each([](operation &op) { op.late.next_try = ngx_current_msec; });
     try_due();
 }
 
@@ -112,18 +107,12 @@ late_operations::try_all()
 void
 late_operations::memory_lost(redis_link &link)
 {
-    for (ngx_queue_t *q = ngx_queue_head(&waiting_);
-         q != ngx_queue_sentinel(&waiting_); q = ngx_queue_next(q))
-    {
-        operation &op = operation_at(q);
-
-        if (op.link != &link || op.returns_claim()) {
-            continue;
+    each([&](operation &op) {
+        if (op.link == &link && !op.returns_claim()) {
+            op.replaces = true;
+            op.enter_gate();
         }
-
-        op.replaces = true;
-        op.enter_gate();
-    }
+    });
 }
 
 
@@ -269,6 +258,8 @@ late_operations::retry(operation &op)
     retried_bytes_ += op.late.sent_bytes;
 
     op.written = form::script_by_hash;
+    op.asked_at = ngx_current_msec;
+    op.hops = 0;
     commands_.send(op);
 }
 

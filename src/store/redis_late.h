@@ -19,7 +19,10 @@ public:
     void start();
     void stop();
 
-    /* Retries the operation later, or gives it up if there are too many. */
+    /*
+     * Retries the operation later, or gives it up if there are too many.  Its
+     * link is that of its record.
+     */
     void put_off(operation &op);
 
     /* The server is available again: retry without waiting. */
@@ -30,6 +33,18 @@ public:
      * way, and new claims wait for these outcomes.
      */
     void memory_lost(redis_link &link);
+
+    template <class F>
+    void each(F call)
+    {
+        for (ngx_queue_t *q = ngx_queue_head(&waiting_);
+             q != ngx_queue_sentinel(&waiting_); q = ngx_queue_next(q))
+        {
+            late_entry *entry = ngx_queue_data(q, late_entry, queue);
+
+            call(*entry->op);
+        }
+    }
 
     /* The response is too large; false: there is no summary either. */
     bool use_summary(operation &op);

@@ -50,6 +50,23 @@ redis_link::stop()
     close(false);
     answer_all(fate_of);
     output_.free_memory();
+    load_.reset();
+    report_load();
+}
+
+
+void
+redis_link::stay_down()
+{
+    ngx_queue_init(&commands_);
+    down_ = true;
+}
+
+
+void
+redis_link::inherit(memory_doubt doubt)
+{
+    doubt_ = ngx_max(doubt_, doubt);
 }
 
 
@@ -67,6 +84,13 @@ void
 redis_link::give_up(const char *why)
 {
     fail(why, 0, true);
+}
+
+
+void
+redis_link::reconnect(const char *why)
+{
+    fail(why, 0, false);
 }
 
 
@@ -221,7 +245,7 @@ redis_link::greet()
 {
     state_ = state::greeting;
 
-    if (!greeting_.send(connection_, settings_)) {
+    if (!greeting_.send(connection_, settings_, route_)) {
         fail("the connection broke during login", 0, true);
         return;
     }
@@ -246,6 +270,7 @@ redis_link::opened()
 
     times_opened_++;
     identity_ = greeting_.identity();
+    doubt_ = memory_doubt::none;
     state_ = state::ready;
     load_.reset();
     report_load();
@@ -287,8 +312,17 @@ redis_link::may_have_lost_memory() const
         return false;
     }
 
-    return times_opened_ != 0 ? !now.is_known() || now != identity_
-                              : failures_ != 0;
+    if (doubt_ == memory_doubt::always) {
+        return true;
+    }
+
+    if (times_opened_ != 0) {
+        return !now.is_known() || now != identity_;
+    }
+
+    return failures_ != 0
+           || (doubt_ == memory_doubt::if_promoted
+               && greeting_.was_promoted());
 }
 
 

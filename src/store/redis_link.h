@@ -11,6 +11,15 @@
 namespace idempotency {
 
 class redis_link;
+struct redis_node;
+
+
+/* What is known of the memory of a server before it is connected to. */
+enum class memory_doubt : std::uint8_t {
+    none,
+    if_promoted, /* it may have been a replica */
+    always,
+};
 
 
 /* The owner of links: a store. */
@@ -64,6 +73,12 @@ public:
     void start();
     void stop();
 
+    /* Instead of start(): it leads nowhere. */
+    void stay_down();
+
+    /* The server has taken the place of another. */
+    void inherit(memory_doubt doubt);
+
     /* Opens it again if it was closed because it was idle. */
     void wake();
 
@@ -84,6 +99,7 @@ public:
     void forget_set_get() { greeting_.forget_set_get(); }
 
     const ngx_str_t &name() const { return route_.name(); }
+    bool is_idle() const { return !busy(); }
     bool is_ready() const { return state_ == state::ready; }
 
     /* Which connection this is: another number, another connection. */
@@ -118,7 +134,12 @@ public:
     /* The server cannot be used: close the connection and retry later. */
     void give_up(const char *why);
 
-    link_gate gate; /* the owner's */
+    /* Close the connection and open the next one at once. */
+    void reconnect(const char *why);
+
+    /* The owner's. */
+    link_gate gate;
+    redis_node *node = nullptr;
 
 private:
     enum class state : std::uint8_t {
@@ -198,6 +219,7 @@ private:
     ngx_uint_t times_opened_ = 0;
     ngx_msec_t lost_at_ = 0;
     server_identity identity_; /* of the last server that was */
+    memory_doubt doubt_ = memory_doubt::none;
 
     ngx_queue_t commands_ = {};
     std::size_t in_flight_ = 0; /* commands */

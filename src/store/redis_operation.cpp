@@ -112,6 +112,20 @@ operation::leave_gate()
 }
 
 
+void
+operation::move_to(redis_link &to)
+{
+    bool held_gate = holds_gate;
+
+    leave_gate();
+    link = &to;
+
+    if (held_gate) {
+        enter_gate();
+    }
+}
+
+
 bool
 operation::use_summary()
 {

@@ -69,13 +69,19 @@ struct operation : command {
     std::uint64_t expiry;
     std::uint64_t as_of; /* by the clock of the local copies, if any */
 
+    /* In a cluster: where its key is, and how often it was sent elsewhere. */
+    std::uint16_t slot;
+    unsigned hops;
+    bool is_asking; /* at a node that is about to get the slot */
+
     /* The waiter of a claim, and of any other operation; may be null. */
     claim_waiter *claimer;
     settle_waiter *settler;
 
+    ngx_msec_t asked_at; /* when it was made, or tried again */
+
     /* Used by claims. */
     bool take_over;
-    ngx_msec_t asked_at;
     unsigned times_vanished; /* a record went while it was looked at */
     ngx_uint_t granted_by;   /* which connection of the link */
 
@@ -118,6 +124,9 @@ struct operation : command {
     /* Claims on its link wait for it, or need no longer. */
     void enter_gate();
     void leave_gate();
+
+    /* It goes on at another link. */
+    void move_to(redis_link &to);
 
     /* Stores the summary instead of the response; false: there is none. */
     bool use_summary();

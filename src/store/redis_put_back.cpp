@@ -133,6 +133,10 @@ redis_store::put_back_answered(operation &op, const redisReply *reply)
     link_gate &gate = link.gate;
 
     if (reply == nullptr) {
+        if (kept_record *lost = kept_.find(op.whose.owner)) {
+            lost->is_sent = false;
+        }
+
         free_operation(&op);
         return;
     }
@@ -220,9 +224,10 @@ redis_store::writes_accepted(redis_link &link)
 
 /* Until it is connected, a link cannot know who confirms its server. */
 bool
-redis_store::must_wait(const redis_link &link)
+redis_store::must_wait(const redis_link &link) const
 {
-    return link.gate.closed || (!link.is_ready() && !link.is_confirmed());
+    return is_learning(link) || link.gate.closed
+           || (!link.is_ready() && !link.is_confirmed());
 }
 
 
@@ -258,11 +263,11 @@ redis_store::on_gate_tick(ngx_event_t *event)
     auto *self = own_event::owner_of<redis_store>(event);
     bool goes_on = false;
 
-    for (redis_link &link : self->links_) {
+    self->each_link([&](redis_link &link) {
         self->look_at_gate(link);
         goes_on = goes_on || link.gate.closed
                   || self->kept_.any_in_doubt(link);
-    }
+    });
 
     self->look_at_held();
 
@@ -333,7 +338,7 @@ redis_store::look_at_held()
         if (op.claimer == nullptr) {
             free_operation(&op);
 
-        } else if (late || !op.link->usable()) {
+        } else if (late || (!op.link->usable() && !is_learning(*op.link))) {
             refuse_held(op);
 
         } else if (must_wait(*op.link)) {

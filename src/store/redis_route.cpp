@@ -162,4 +162,68 @@ single_server_route::answer()
     user_->route_found(where);
 }
 
+
+/* An address is used as it is, a name has to be resolved. */
+void
+named_server::set(const server_address &where, const server_location &common)
+{
+    where_ = where;
+
+    std::string_view host = where_.host.data();
+    ngx_str_t text = str(host);
+    in_addr_t v4 = ngx_inet_addr(text.data, text.len);
+
+    ngx_memzero(&sockaddr_, sizeof(sockaddr_));
+    location_ = common;
+    location_.host = ngx_null_string;
+    location_.addresses = {&address_, 1};
+    location_.port = where_.port;
+    location_.certificate = {text, true};
+    address_.sockaddr = &sockaddr_.sockaddr;
+
+    if (v4 != INADDR_NONE) {
+        sockaddr_.sockaddr_in.sin_family = AF_INET;
+        sockaddr_.sockaddr_in.sin_addr.s_addr = v4;
+        address_.socklen = sizeof(sockaddr_in);
+
+#if (NGX_HAVE_INET6)
+    } else if (ngx_inet6_addr(text.data, text.len,
+                              sockaddr_.sockaddr_in6.sin6_addr.s6_addr)
+               == NGX_OK)
+    {
+        sockaddr_.sockaddr_in6.sin6_family = AF_INET6;
+        address_.socklen = sizeof(sockaddr_in6);
+#endif
+
+    } else {
+        location_.host = text;
+        location_.addresses = {};
+        location_.certificate.is_address = false;
+    }
+
+    if (!location_.addresses.empty()) {
+        ngx_inet_set_port(address_.sockaddr, where_.port);
+    }
+
+    if (common.certificate.text.len != 0) {
+        location_.certificate = common.certificate;
+    }
+
+    set_name();
+}
+
+
+void
+named_server::set_name()
+{
+    ngx_str_t host = str(where_.host.data());
+    bool is_v6 = view(host).find(':') != std::string_view::npos;
+    u_char *end = ngx_snprintf(name_.data(), name_.size(),
+                               is_v6 ? "[%V]:%d" : "%V:%d", &host,
+                               static_cast<int>(where_.port));
+
+    location_.name = {static_cast<std::size_t>(end - name_.data()),
+                      name_.data()};
+}
+
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "store/redis_settings.h"
+#include "store/redis_slots.h"
 
 #include <array>
 #include <cstdint>
@@ -48,8 +49,37 @@ public:
     /* The server is another one by now. */
     virtual bool has_moved() const { return false; }
 
+    /* Of a cluster: whether the server has keys in this slot, or in any. */
+    virtual bool serves(std::uint16_t) const { return true; }
+    virtual bool serves_any() const { return true; }
+
 protected:
     ~redis_route() = default;
+};
+
+
+/* Where a server is that was named at run time, with all that belongs to it.
+ */
+class named_server {
+public:
+    named_server() = default;
+    named_server(const named_server &) = delete;
+    named_server &operator=(const named_server &) = delete;
+
+    /* What all servers have in common is taken from another. */
+    void set(const server_address &where, const server_location &common);
+
+    const server_address &where() const { return where_; }
+    const server_location &location() const { return location_; }
+
+private:
+    void set_name();
+
+    server_address where_;
+    server_location location_ = {};
+    ngx_addr_t address_ = {};
+    ngx_sockaddr_t sockaddr_ = {};
+    std::array<u_char, 300> name_ = {};
 };
 
 

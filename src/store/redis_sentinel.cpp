@@ -380,17 +380,12 @@ read_address(const redisReply &reply, master_address &out)
     std::string_view host = text_of(*reply.element[0]);
     std::string_view port = text_of(*reply.element[1]);
 
-    if (!is_host(host) || host.size() >= out.host.size()) {
-        return false;
-    }
-
-    host.copy(out.host.data(), host.size());
-
+    std::uint64_t number = 0;
     auto [end, wrong] = std::from_chars(port.data(), port.data() + port.size(),
-                                        out.port);
+                                        number);
 
-    return wrong == std::errc() && end == port.data() + port.size()
-           && out.port != 0;
+    return is_host(host) && wrong == std::errc()
+           && end == port.data() + port.size() && out.set(host, number);
 }
 
 

@@ -5,13 +5,7 @@
 namespace idempotency {
 
 /* A server as a Sentinel names it; empty: it has named none. */
-struct master_address {
-    std::array<char, 256> host = {};
-    in_port_t port = 0;
-
-    bool operator==(const master_address &) const = default;
-    bool is_empty() const { return host[0] == '\0'; }
-};
+using master_address = server_address;
 
 
 /* Who wants to know what the Sentinels say: a route. */
@@ -142,8 +136,7 @@ public:
 private:
     void master_named(const master_address &master) override;
     void no_master_named(const char *why) override;
-    void set_address(std::string_view host);
-    void set_name(std::string_view host);
+    void set_name();
 
     sentinel_group &group_;
     server_location server_; /* what all masters have in common */
@@ -154,8 +147,7 @@ private:
     bool is_asking_ = false;
 
     master_address master_;
-    ngx_addr_t address_ = {};
-    ngx_sockaddr_t sockaddr_ = {};
+    named_server named_;
     std::array<u_char, 512> name_text_ = {};
     ngx_str_t name_;
 };

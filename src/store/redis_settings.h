@@ -42,7 +42,8 @@ struct durability_settings {
 
 /* Timeouts, login and TLS of a connection. */
 struct link_settings {
-    bool sentinel;    /* it leads to a Sentinel, which has no records */
+    bool in_cluster;  /* a key may be at another node */
+    bool only_asks;   /* where the records are; there are none here */
     ngx_str_t prefix; /* of the keys that the user may use */
     ngx_str_t user;
     ngx_str_t password;
@@ -66,9 +67,13 @@ struct sentinel_settings {
     ngx_str_t service;                  /* the name of the master */
     ngx_msec_t check;
     link_settings link;
+};
 
-    /* For what they name. */
-    tls_name certificate; /* empty: the host that is named */
+
+/* Some nodes of a cluster, which tell where the slots are. */
+struct cluster_settings {
+    std::span<server_location> servers; /* empty: there is none */
+    link_settings link;
 };
 
 
@@ -91,8 +96,11 @@ struct redis_settings {
 
     durability_settings durability;
     local_settings local;
+
+    /* Or what all have in common that others name. */
     server_location server;
     sentinel_settings sentinels;
+    cluster_settings cluster;
     link_settings link;
 };
 

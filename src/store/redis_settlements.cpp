@@ -41,7 +41,7 @@ redis_store::release(const ownership &whose, settle_waiter *waiter)
                                           : nullptr;
 
     if (later != nullptr) {
-        late_.put_off(*later);
+        put_off(*later);
     }
 
     settle(make(purpose::release, whose), waiter);
@@ -156,7 +156,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     if (op.why == purpose::take_back && reply.integer == 0
         && ++op.times_not_found < (ngx_exiting ? looks_when_exiting : looks))
     {
-        late_.put_off(op);
+        put_off(op);
         return;
     }
 
@@ -171,7 +171,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     /* So could a renewal on the connection that was lost. */
     if (op.why == purpose::release && was_late) {
         op.why = purpose::take_back;
-        late_.put_off(op);
+        put_off(op);
         return;
     }
 
@@ -199,7 +199,7 @@ redis_store::update_kept(operation &op, long long result)
         }
 
     } else if (result != 0) {
-        kept_.settled(op);
+        kept_.settled(home_of(op.whose.name, op.slot), op);
 
     } else {
         kept_.forget(op.whose.owner);
@@ -238,7 +238,7 @@ redis_store::settle_failed(operation &op)
 
     } else {
         kept_.forget(op.whose.owner);
-        late_.put_off(op);
+        put_off(op);
     }
 
     if (waiter != nullptr) {

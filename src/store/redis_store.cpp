@@ -6,40 +6,23 @@ namespace idempotency {
 
 namespace {
 
+redis_node *make_server(ngx_conf_t *cf, const redis_settings &settings,
+                        redis_store &owner, sentinel_group *sentinels);
 redis_route *make_route(ngx_conf_t *cf, const redis_settings &settings,
                         sentinel_group *sentinels);
 
 }
 
 
-/* The store needs its links, and each link its owner and its route. */
+/* The store needs its servers, and each link its owner and its route. */
 store *
 make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
 {
-    std::size_t count = redis_store::links_needed(settings);
-    auto *links = static_cast<redis_link *>(
-        ngx_palloc(cf->pool, count * sizeof(redis_link)));
-
-    if (links == nullptr) {
-        return nullptr;
-    }
-
-    auto *made = make<redis_store>(cf->pool, settings,
-                                   std::span(links, count));
+    auto *made = make<redis_store>(cf->pool, settings);
     sentinel_group *sentinels = nullptr;
 
     if (made == nullptr) {
         return nullptr;
-    }
-
-    if (!settings.sentinels.servers.empty()) {
-        sentinels = sentinel_group::make(cf, settings.sentinels, *made);
-
-        if (sentinels == nullptr) {
-            return nullptr;
-        }
-
-        made->set_sentinels(*sentinels);
     }
 
     if (settings.local.size != 0) {
@@ -52,28 +35,67 @@ make_redis_store(ngx_conf_t *cf, const redis_settings &settings)
         made->set_local(*local);
     }
 
-    for (ngx_uint_t i = 0; i < count; i++) {
-        redis_route *route = make_route(cf, settings, sentinels);
-        link_settings how = settings.link;
+    if (!settings.cluster.servers.empty()) {
+        auto *cluster = make<cluster_map>(cf->pool, settings, *made, *made);
 
-        if (route == nullptr) {
+        if (cluster == nullptr) {
             return nullptr;
         }
 
-        /* The last one has no records. */
-        if (i == settings.connections) {
-            how.asks_for = settings.durability.what;
-            how.puts_back = false;
-        }
-
-        ::new (&links[i]) redis_link(how, *route, *made);
+        made->set_cluster(*cluster);
+        return made;
     }
 
+    if (!settings.sentinels.servers.empty()) {
+        sentinels = sentinel_group::make(cf, settings.sentinels, *made);
+
+        if (sentinels == nullptr) {
+            return nullptr;
+        }
+    }
+
+    redis_node *server = make_server(cf, settings, *made, sentinels);
+
+    if (server == nullptr) {
+        return nullptr;
+    }
+
+    made->set_server(*server, sentinels);
     return made;
 }
 
 
 namespace {
+
+/* Null: no memory. */
+redis_node *
+make_server(ngx_conf_t *cf, const redis_settings &settings, redis_store &owner,
+            sentinel_group *sentinels)
+{
+    std::size_t count = links_of_node(settings);
+    auto *node = make<redis_node>(cf->pool);
+    auto *links = static_cast<redis_link *>(
+        ngx_palloc(cf->pool, count * sizeof(redis_link)));
+
+    if (node == nullptr || links == nullptr) {
+        return nullptr;
+    }
+
+    for (std::size_t i = 0; i < count; i++) {
+        redis_route *route = make_route(cf, settings, sentinels);
+
+        if (route == nullptr) {
+            return nullptr;
+        }
+
+        ::new (&links[i])
+            redis_link(settings_of_link(settings, i), *route, owner);
+    }
+
+    node->take({links, count}, settings);
+    return node;
+}
+
 
 redis_route *
 make_route(ngx_conf_t *cf, const redis_settings &settings,
@@ -92,29 +114,27 @@ make_route(ngx_conf_t *cf, const redis_settings &settings,
 }
 
 
-redis_store::redis_store(const redis_settings &settings,
-                         std::span<redis_link> links)
+redis_store::redis_store(const redis_settings &settings)
     : timeout_(settings.link.timeout),
       grace_(settings.failover_grace + settings.sentinels.check),
-      all_links_(links), links_(links.first(settings.connections)),
-      commands_(settings.prefix), health_(settings.prefix),
-      late_(commands_, health_), kept_(settings.reassert)
-{
-    durable_.wanted = settings.durability;
+      durability_(settings.durability), commands_(settings.prefix),
+      health_(settings.prefix), late_(commands_, health_),
+      kept_(settings.reassert)
+{}
 
-    if (links_needed(settings) > settings.connections) {
-        durable_.link = &links.back();
-    }
+
+void
+redis_store::set_server(redis_node &node, sentinel_group *named_by)
+{
+    server_ = &node;
+    sentinels_ = named_by;
 }
 
 
-/* WAIT blocks its connection, so it has one of its own. */
-std::size_t
-redis_store::links_needed(const redis_settings &settings)
+redis_node *
+redis_store::first_node() const
 {
-    bool durable = settings.durability.what != durability_settings::kind::none;
-
-    return settings.connections + (durable ? 1 : 0);
+    return cluster_ != nullptr ? cluster_->first() : server_;
 }
 
 
@@ -126,17 +146,17 @@ redis_store::start()
     kept_.start();
     ngx_queue_init(&held_);
     gate_tick_.init(this, on_gate_tick, ngx_cycle->log);
-    ngx_queue_init(&durable_.undecided);
-    ngx_queue_init(&durable_.asked_for);
-    durable_.event.init(this, on_undecided, ngx_cycle->log);
+
+    if (cluster_ != nullptr) {
+        cluster_->start();
+        return;
+    }
 
     if (sentinels_ != nullptr) {
         sentinels_->start();
     }
 
-    for (redis_link &link : all_links_) {
-        link.start();
-    }
+    server_->start(*this, on_undecided);
 }
 
 
@@ -145,8 +165,9 @@ redis_store::stop()
 {
     stopping_ = true;
 
-    for (redis_link &link : all_links_) {
-        link.stop();
+    for (redis_node *n = first_node(); n != nullptr; n = n->next) {
+        n->stop();
+        free_undecided(*n);
     }
 
     if (sentinels_ != nullptr) {
@@ -154,24 +175,33 @@ redis_store::stop()
     }
 
     free_held();
-    free_undecided();
     late_.stop();
     kept_.stop();
+
+    if (cluster_ != nullptr) {
+        cluster_->stop();
+        cluster_->free_nodes();
+    }
 }
 
 
 void
 redis_store::link_up(redis_link &link)
 {
-    unsigned down = 0;
-
-    for (const redis_link &any : all_links_) {
-        down += !any.usable();
-    }
-
-    health_.link_up(link.name(), down);
+    health_.link_up(link.name(), links_down());
     begin_put_back(link);
     late_.try_all();
+}
+
+
+unsigned
+redis_store::links_down()
+{
+    unsigned down = cluster_ != nullptr && cluster_->is_lost();
+
+    each_link([&](const redis_link &link) { down += !link.usable(); });
+
+    return down;
 }
 
 
@@ -179,6 +209,10 @@ void
 redis_store::link_down(redis_link &link, const char *why, ngx_err_t err)
 {
     health_.link_down(link.name(), why, err);
+
+    if (cluster_ != nullptr) {
+        cluster_->refresh();
+    }
 }
 
 
@@ -207,22 +241,23 @@ redis_store::server_evicts(redis_link &link, std::string_view policy)
 void
 redis_store::masters_named()
 {
-    for (redis_link &link : all_links_) {
+    each_link([](redis_link &link) {
         if (link.has_moved()) {
             link.give_up("the Sentinels name another master");
         }
-    }
+    });
 }
 
 
 operation *
 redis_store::make(purpose why, const ownership &whose)
 {
-    /* Commands for one record use one connection, so they stay in order. */
-    redis_link &link = links_[whose.name.back() % links_.size()];
-    operation *op = make_operation(*this, link, why, whose);
+    std::uint16_t slot = cluster_ != nullptr ? commands_.slot(whose.name) : 0;
+    operation *op = make_operation(*this, home_of(whose.name, slot), why,
+                                   whose);
 
     if (op != nullptr) {
+        op->slot = slot;
         op->command::answered = answered;
         op->command::overdue = overdue;
         op->as_of = local_ != nullptr ? local_copies::now() : 0;
@@ -241,8 +276,19 @@ redis_store::answered(command &c, const redisReply *reply, unanswered why)
 
     if (self.stopping_) {
         free_operation(&op);
+        return;
+    }
 
-    } else if (op.puts_back) {
+    if (reply != nullptr && self.is_redirected(op, *reply)) {
+        return;
+    }
+
+    /* The link may be one that ends. */
+    if (reply == nullptr) {
+        self.go_home(op);
+    }
+
+    if (op.puts_back) {
         if (reply == nullptr || !self.send_in_other_form(op, *reply)) {
             self.put_back_answered(op, reply);
         }
@@ -340,6 +386,10 @@ redis_store::refused(redis_link &link, const redisReply &reply)
 
     if (refuses_writes(code)) {
         writes_refused(link);
+    }
+
+    if (cluster_ != nullptr && is_about_slots(code)) {
+        cluster_->ask_another();
     }
 
     /* After a failover the name may point to another server: reconnect. */

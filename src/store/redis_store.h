@@ -2,6 +2,7 @@
 
 #include "store/admin.h"
 #include "store/redis.h"
+#include "store/redis_cluster.h"
 #include "store/redis_commands.h"
 #include "store/redis_health.h"
 #include "store/redis_kept.h"
@@ -14,22 +15,23 @@
 namespace idempotency {
 
 /*
- * Records in one Redis server.  A claim is one SET that succeeds only if there
- * is no record.  All later operations are scripts that compare the token.  A
- * settlement that fails is retried for a while; a claim that may have taken
- * effect without a reply is taken back.  A server that may have lost its
- * memory gets back what this worker knows, before anything is claimed there.
+ * Records in one Redis server, or in the nodes of a cluster.  A claim is one
+ * SET that succeeds only if there is no record.  All later operations are
+ * scripts that compare the token.  A settlement that fails is retried for a
+ * while; a claim that may have taken effect without a reply is taken back.  A
+ * server that may have lost its memory gets back what this worker knows,
+ * before anything is claimed there.
  */
 class redis_store final : public store,
                           public link_owner,
-                          public sentinel_owner {
+                          public sentinel_owner,
+                          public cluster_owner {
 public:
-    redis_store(const redis_settings &settings, std::span<redis_link> links);
+    explicit redis_store(const redis_settings &settings);
 
-    static std::size_t links_needed(const redis_settings &settings);
-
-    /* Its masters are named by these. */
-    void set_sentinels(sentinel_group &group) { sentinels_ = &group; }
+    /* One of them: its server, perhaps named by Sentinels, or a cluster. */
+    void set_server(redis_node &node, sentinel_group *named_by);
+    void set_cluster(cluster_map &map) { cluster_ = &map; }
 
     /* Finished records are found there first. */
     void set_local(local_copies &copies) { local_ = &copies; }
@@ -65,6 +67,14 @@ public:
 
     void masters_named() override;
 
+    void slots_moved() override;
+    void memory_in_doubt(redis_link &link) override;
+    void node_added(redis_node &node) override;
+    void node_gone(redis_node &node) override;
+    void slots_unknown(const ngx_str_t &server, const char *why,
+                       ngx_err_t err) override;
+    void slots_known(const ngx_str_t &server) override;
+
 private:
     /* redis_store.cpp */
     static void answered(command &c, const redisReply *reply, unanswered why);
@@ -73,6 +83,30 @@ private:
     operation *make(purpose why, const ownership &whose);
     bool send_in_other_form(operation &op, const redisReply &reply);
     void refused(redis_link &link, const redisReply &reply);
+    unsigned links_down();
+    redis_node *first_node() const;
+
+    template <class F>
+    void each_link(F call)
+    {
+        for (redis_node *n = first_node(); n != nullptr; n = n->next) {
+            for (redis_link &link : n->all_links) {
+                call(link);
+            }
+        }
+    }
+
+    /* redis_redirects.cpp: in a cluster, where a record is */
+    redis_link &home_of(const record_id &name);
+    redis_link &home_of(const record_id &name, std::uint16_t slot);
+    void go_home(operation &op);
+    void put_off(operation &op);
+    bool is_learning(const redis_link &link) const;
+    bool is_redirected(operation &op, const redisReply &reply);
+    bool follow(operation &op, const redirection &to);
+    redis_link *link_after(const redirection &to, redis_link &from,
+                           const record_id &name);
+    void send_again(operation &op);
 
     /* redis_claims.cpp */
     void claim_replied(operation &op, const redisReply &reply);
@@ -107,7 +141,7 @@ private:
     void count_put_back(const operation &op, long long result);
     static void writes_refused(redis_link &link);
     void writes_accepted(redis_link &link);
-    static bool must_wait(const redis_link &link);
+    bool must_wait(const redis_link &link) const;
     void hold(operation &op);
     void arm_gate();
     void look_at_gate(redis_link &link);
@@ -115,23 +149,37 @@ private:
     void refuse_held(operation &op);
     void free_held();
 
+    /* redis_admin.cpp */
+    static void admin_answered(command &c, const redisReply *reply,
+                               unanswered why);
+    static void listed(admin_operation &op, const redisReply &reply);
+
+    admin_operation *make_admin(redis_link &link, admin_waiter &waiter);
+    void send_admin(admin_operation &op);
+    bool admin_redirected(admin_operation &op, const redisReply &reply);
+    std::uint64_t list_goes_on(std::size_t master, std::uint64_t cursor);
+
     /* redis_durable.cpp */
     static void on_undecided(ngx_event_t *event);
     static void durable_answered(command &c, const redisReply *reply,
                                  unanswered why);
 
-    bool wants_durable() const { return durable_.link != nullptr; }
-    bool can_ask_durable() const;
+    bool wants_durable() const;
+    bool can_ask_durable(const redis_link &link) const;
     void wait_until_durable(operation &op);
-    void ask_durable();
-    bool is_durable(const command &c, const redisReply *reply);
-    void decide(ngx_queue_t &which, bool durable);
-    void free_undecided();
+    void ask_durable(redis_node &node);
+    bool find_durable_key(redis_node &node, u_char *room,
+                          std::string_view &key);
+    bool ask_elsewhere(redis_node &node, const redisReply *reply);
+    bool is_durable(redis_node &node, const redisReply *reply);
+    void decide(redis_node &node, ngx_queue_t &which, bool durable);
+    void free_undecided(redis_node &node);
 
     std::uint64_t timeout_;
     ngx_msec_t grace_;
-    std::span<redis_link> all_links_;
-    std::span<redis_link> links_; /* for records */
+    durability_settings durability_;
+    redis_node *server_ = nullptr; /* or: */
+    cluster_map *cluster_ = nullptr;
     sentinel_group *sentinels_ = nullptr;
     local_copies *local_ = nullptr;
     redis_commands commands_;
@@ -143,19 +191,6 @@ private:
     ngx_queue_t held_ = {};
     std::size_t held_count_ = 0;
     own_event gate_tick_ = {};
-
-    /* Claims that count when enough servers have them. */
-    struct {
-        durability_settings wanted;
-        redis_link *link = nullptr; /* null: nothing is asked for */
-        ngx_queue_t undecided = {};
-        ngx_queue_t asked_for = {};
-        bool is_asking = false;
-        own_event event = {};
-        struct : command {
-            redis_store *owner;
-        } question = {};
-    } durable_;
 
     bool stopping_ = false;
 };

@@ -25,6 +25,8 @@ constexpr scheme schemes[] = {
     {tls, redis_kind::single, true},
     {"redis+sentinel://", redis_kind::sentinel, false},
     {"rediss+sentinel://", redis_kind::sentinel, true},
+    {"redis+cluster://", redis_kind::cluster, false},
+    {"rediss+cluster://", redis_kind::cluster, true},
 };
 
 
@@ -154,6 +156,10 @@ parse_path(std::string_view path, redis_url &url)
 
     if (path.empty()) {
         return nullptr;
+    }
+
+    if (url.kind == redis_kind::cluster) {
+        return "a cluster has database 0 only, nothing may follow its hosts";
     }
 
     url.db = path;

@@ -5,7 +5,7 @@
 
 namespace idempotency {
 
-enum class redis_kind : std::uint8_t { single, sentinel };
+enum class redis_kind : std::uint8_t { single, sentinel, cluster };
 
 
 /* The parts of a Redis store's address, still percent-encoded. */
@@ -14,7 +14,7 @@ struct redis_url {
     bool tls = false;
     std::string_view user;
     std::string_view password;
-    std::string_view host;    /* with port; empty: a Unix socket */
+    std::string_view host;    /* or several, with ports; empty: a socket */
     std::string_view service; /* what the Sentinels call their master */
     std::string_view path;    /* of the Unix socket */
     std::string_view db = "0";

@@ -21,11 +21,12 @@ use FreePorts qw(free_ports);
 use OldRedis ();
 use Running qw(run_aside end_process);
 
-sub before ($class, $redis, $answer) {
+# port => one that is known before.
+sub before ($class, $redis, $answer, %opt) {
     my $self = bless { redis => $redis, answer => $answer }, $class;
     my $listener;
     for (1 .. 10) {
-        $self->{port} = (free_ports(1))[0];
+        $self->{port} = $opt{port} // (free_ports(1))[0];
         last if $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1',
             LocalPort => $self->{port}, Proto => 'tcp', Listen => 64, ReuseAddr => 1);
     }

@@ -3,8 +3,9 @@ package Store;
 # The store that `idempotency on` means. The contract is the same on all of
 # them, so the same files run on each: with TEST_IDEMPOTENCY_STORE=redis every
 # configuration that does not define a store named default gets a Redis of this
-# test file, with TEST_IDEMPOTENCY_STORE=sentinel one that Sentinels watch, and
-# with TEST_IDEMPOTENCY_STORE=file a zone in a file. Each nginx begins with an
+# test file, with TEST_IDEMPOTENCY_STORE=sentinel one that Sentinels watch, with
+# TEST_IDEMPOTENCY_STORE=cluster a cluster, and with TEST_IDEMPOTENCY_STORE=file
+# a zone in a file. Each nginx begins with an
 # empty store, as with one in memory.
 #
 #   memory_only('about the zone');     # the file is skipped on the others
@@ -23,9 +24,7 @@ our @EXPORT = qw(memory_only redis_only on_redis on_file);
 
 my ($redis, $site, $files, $stores);
 
-sub on_redis { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:redis|sentinel)$/ }
-
-sub on_sentinel { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'sentinel' }
+sub on_redis { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:redis|sentinel|cluster)$/ }
 
 sub on_file { return ($ENV{TEST_IDEMPOTENCY_STORE} // '') eq 'file' }
 
@@ -35,7 +34,7 @@ sub memory_only ($reason) {
 
 sub redis_only {
     Test::More::plan(skip_all => 'about Redis')
-        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:memory|file|sentinel)$/;
+        if ($ENV{TEST_IDEMPOTENCY_STORE} // '') =~ /^(?:memory|file|sentinel|cluster)$/;
 }
 
 # What to add to a configuration of http{}; more: what else is in it.
@@ -64,11 +63,12 @@ sub zone_file ($prefix) {
     return "$files/" . $prefix =~ tr/://dr;
 }
 
-# A master, two replicas and three Sentinels, or one server.
+# One server; a master, two replicas and three Sentinels; or a cluster of six.
 sub url {
-    return redis()->unix_url if !on_sentinel();
-    require Sentinels;
-    $site //= Sentinels->start;
+    my $kit = { sentinel => 'Sentinels', cluster => 'Cluster' }->{ $ENV{TEST_IDEMPOTENCY_STORE} };
+    return redis()->unix_url if !$kit;
+    require "$kit.pm";
+    $site //= $kit->start;
     return $site->url;
 }
 

@@ -31,6 +31,10 @@ parts(std::string_view text)
         out += '|';
     }
 
+    if (url.kind == redis_kind::cluster) {
+        out += "cluster";
+    }
+
     if (url.kind == redis_kind::sentinel) {
         out += "sentinel ";
         out += url.service;
@@ -59,6 +63,8 @@ TEST_CASE("redis url: forms", "[redis]")
     CHECK(parts("redis+sentinel://a,b:1/m") == "||a,b:1||0|sentinel m");
     CHECK(parts("rediss+sentinel://u:p@a,[::1]:1/m/3")
           == "tls u|p|a,[::1]:1||3|sentinel m");
+    CHECK(parts("redis+cluster://a,b:1") == "||a,b:1||0|cluster");
+    CHECK(parts("rediss+cluster://u:p@a/") == "tls u|p|a||0|cluster");
 }
 
 
@@ -69,6 +75,9 @@ TEST_CASE("redis url: what is wrong with it", "[redis]")
     CHECK(parts("memory:64m") == "not ours");
     CHECK(parts("redis:/h") == "not ours");
     CHECK(parts("redis+sentinels://h/m") == "not ours");
+    CHECK_THAT(parts("redis+cluster://h/0"), Contains("database 0 only"));
+    CHECK_THAT(parts("redis+cluster://h/1"), Contains("database 0 only"));
+    CHECK_THAT(parts("redis+cluster://"), Contains("no host"));
     CHECK_THAT(parts("redis://"), Contains("no host"));
     CHECK_THAT(parts("redis:///1"), Contains("no host"));
     CHECK_THAT(parts("redis://u@h"), Contains("user:password"));

@@ -1,0 +1,100 @@
+#include "store/redis_slots.h"
+
+#include <charconv>
+
+namespace idempotency {
+
+namespace {
+
+/* CRC-16/XMODEM. */
+constexpr auto table = [] {
+    std::array<std::uint16_t, 256> out = {};
+
+    for (unsigned byte = 0; byte < out.size(); byte++) {
+        unsigned crc = byte << 8;
+
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1;
+        }
+
+        out[byte] = static_cast<std::uint16_t>(crc);
+    }
+
+    return out;
+}();
+
+
+bool
+read_number(std::string_view text, std::uint64_t &out)
+{
+    auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(),
+                                        out);
+
+    return wrong == std::errc() && end == text.data() + text.size();
+}
+
+}
+
+
+std::uint16_t
+crc16(std::string_view text, std::uint16_t from)
+{
+    unsigned crc = from;
+
+    for (char c : text) {
+        crc = (crc << 8 & 0xffff)
+              ^ table[(crc >> 8 ^ static_cast<unsigned char>(c)) & 0xff];
+    }
+
+    return static_cast<std::uint16_t>(crc);
+}
+
+
+bool
+server_address::set(std::string_view name, std::uint64_t number)
+{
+    *this = {};
+
+    if (name.size() >= host.size() || number == 0 || number > 65535) {
+        return false;
+    }
+
+    name.copy(host.data(), name.size());
+    port = static_cast<std::uint16_t>(number);
+
+    return true;
+}
+
+
+bool
+read_redirection(std::string_view error, redirection &out)
+{
+    constexpr std::string_view moved = "MOVED ";
+    constexpr std::string_view ask = "ASK ";
+
+    out.ask = error.starts_with(ask);
+
+    if (!out.ask && !error.starts_with(moved)) {
+        return false;
+    }
+
+    error.remove_prefix(out.ask ? ask.size() : moved.size());
+
+    std::size_t space = error.find(' ');
+    std::size_t colon = error.rfind(':');
+    std::uint64_t slot = 0;
+    std::uint64_t port = 0;
+
+    if (space == error.npos || colon == error.npos || colon < space
+        || !read_number(error.substr(0, space), slot) || slot >= slot_count
+        || !read_number(error.substr(colon + 1), port))
+    {
+        return false;
+    }
+
+    out.slot = static_cast<std::uint16_t>(slot);
+
+    return out.where.set(error.substr(space + 1, colon - space - 1), port);
+}
+
+}
