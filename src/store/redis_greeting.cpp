@@ -173,8 +173,9 @@ redis_greeting::take(const redisReply &reply)
 /*
  * Without login, database or scripts the server cannot be used.  A server that
  * accepts no writes for now can at least be read, and in a cluster the slot of
- * the key that is tried may be on its way to another node.  An ACL may forbid
- * the other commands; their replies are not required.
+ * the key that is tried may be on its way to another node.  A node that does
+ * not serve its slots yet is not used: claims have to wait from when it does.
+ * An ACL may forbid the other commands; their replies are not required.
  */
 const char *
 redis_greeting::take_error(step what, const redisReply &reply)
@@ -205,7 +206,8 @@ redis_greeting::take_error(step what, const redisReply &reply)
 
     if (what == step::select || code == "NOAUTH"
         || (tries_scripts && !refuses_writes(code) && code != "NOSCRIPT"
-            && !(in_cluster_ && is_about_slots(code))))
+            && !(in_cluster_ && is_about_slots(code)
+                 && code != "CLUSTERDOWN")))
     {
         refusal_ = error_text(reply);
         return refusal_.text();

@@ -26,7 +26,7 @@ our $SLOTS = 16384;
 # node_timeout => milliseconds; conf => [of the servers]; coverage => 'no': it
 # goes on while slots have no master; and what RedisServer takes: tls, password.
 sub start ($class, %opt) {
-    my $self = bless { masters => 3, replicas => 1, node_timeout => 1500, coverage => 'yes',
+    my $self = bless { masters => 3, replicas => 1, node_timeout => 4000, coverage => 'yes',
         %opt, dir => File::Temp->newdir('cluster-XXXXXX', TMPDIR => 1) }, $class;
     my @plan = $self->plan;
     for my $node (@plan) {
