@@ -80,7 +80,7 @@ sub counted_connections ($who, $instance) {
 
 sub files ($who, $instance, $world, $before) {
     # Connections to servers and Sentinels come and go.
-    my $want = $before->{files} + ($world->{redis_port} ? 1 : $world->{sentinels} ? 5 : 0);
+    my $want = $before->{files} + ($world->{redis_port} ? 1 : $world->{sentinels} || $world->{cluster} ? 5 : 0);
     return map {
         my $pid = $_;
         my $is;

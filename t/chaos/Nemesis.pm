@@ -51,7 +51,8 @@ sub plan ($seed, $seconds, $instances, $store, $hosts_live = 0) {
     my %spared = $hosts_live ? map { $_ => 1 } @OF_DYING_HOSTS : ();
     srand(Workload::dice("$seed nemesis"));
     my @kinds = grep { !$spared{$_} } @ALWAYS, $store eq 'redis' ? @WITH_REDIS : (),
-        $store eq 'file' ? @WITH_FILE : ();
+        $store eq 'file' ? @WITH_FILE : (),
+        $store eq 'cluster' ? @ClusterNemesis::KINDS : ();
     # The rarest trouble first: an owner that comes back needs a successor.
     my @deck = grep { !$spared{$_} } qw(worker_stop worker_stop);
     my @plan;

@@ -51,6 +51,7 @@ sub start ($self) {
     $self->start_app($_) for @{ $self->{apps} };
     $self->start_redis if $self->{redis_port};
     $self->start_sentinels if $self->{store} eq 'sentinel';
+    $self->start_cluster if $self->{store} eq 'cluster';
     $self->{site} = Site->new(
         count => $self->{instances}, store => $self->{shared} // $self->{store}, folder => $self->{folder},
         apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
@@ -131,6 +132,15 @@ sub start_sentinels ($self) {
         . " failover_grace=${GRACE}s durability=$self->{durability} durability_timeout=140ms";
 }
 
+# Three masters with a replica each.
+sub start_cluster ($self) {
+    require Cluster;
+    $self->{shared} = 'redis';
+    $self->{cluster} = Cluster->start(node_timeout => 2000);
+    $self->{url} = $self->{cluster}->url . ' timeout=300ms failover_grace=1s'
+        . " durability=$self->{durability}";
+}
+
 # What it had is gone.
 sub forget_redis ($self) {
     remove_tree($self->path('appendonlydir'), $self->path('appendonly.aof'));
@@ -184,6 +194,9 @@ sub stop ($self) {
     }
     if (my $site = delete $self->{sentinels}) {
         $_->kill for grep { $_->pid } $site->servers, $site->sentinels;
+    }
+    if (my $cluster = delete $self->{cluster}) {
+        $_->kill for $cluster->running;
     }
     $self->{network}->stop if $self->{network};
     kill CONT => $_ for keys %{ $self->{children} };

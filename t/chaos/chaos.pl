@@ -3,7 +3,7 @@
 # Many clients, several nginx, and everything that can go wrong at once; then
 # the question whether the promises were kept.
 #
-#   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel] [--keep]
+#   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
 #            [--durability replicas:2] [--hosts-live]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
 #
@@ -19,6 +19,7 @@ use List::Util qw(min);
 
 use lib dirname(abs_path(__FILE__)), dirname(abs_path(__FILE__)) . '/../lib';
 use Checker;
+use ClusterNemesis;
 use Idle;
 use Lines;
 use Nemesis;
@@ -32,17 +33,19 @@ my $LONG_RUN = $READ_TIMEOUT + $LEASE;    # whatever runs is over by then
 my $SHOWN    = 3;                         # violations of a rule told in full
 
 my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25,
-    durability => 'replicas:2');
+    durability => undef);
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
     'durability=s', 'hosts-live')
-    && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel)$/
-    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel] [--keep]\n";
+    && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
+    or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]\n";
 $opt{seed} //= int rand 1_000_000_000;
 
+$opt{durability} //= $opt{store} eq 'cluster' ? 'replicas:1' : 'replicas:2';
+Network::enter(abs_path(__FILE__), @arguments) if $opt{store} eq 'sentinel';
+
 # What is promised of a failover is promised where unknown outcomes are held.
-if ($opt{store} eq 'sentinel') {
-    Network::enter(abs_path(__FILE__), @arguments);
+if ($opt{store} =~ /^(?:sentinel|cluster)$/) {
     for my $route (grep { $_->{unknown} eq 'release' } values %ROUTES) {
         $route->{unknown} = 'hold';
         $route->{conf} =~ s/idempotency_unknown_outcome release;//;
@@ -73,8 +76,8 @@ sub can_fake_time { return ($ENV{TEST_NGINX_BINARY} // '') !~ m{/asan/} }
 sub play ($world) {
     $world->start;
     my $before = Idle::before($world);
-    my $nemesis = Nemesis->new(world => $world, seconds => $opt{seconds},
-        grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'});
+    my $nemesis = ($opt{store} eq 'cluster' ? 'ClusterNemesis' : 'Nemesis')->new(world => $world,
+        seconds => $opt{seconds}, grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'});
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
         until => $began + $opt{seconds}, rate => $opt{rate});
