@@ -77,14 +77,15 @@ sub heal ($self) {
 
 # ---- making ---------------------------------------------------------------
 
-# A process that does nothing but be in it.
+# A process that does nothing but be in it, and ends with this one.
 sub hold_namespace {
     pipe(my $ready, my $said) or die "pipe: $!\n";
     my $pid = fork // die "fork: $!\n";
     if (!$pid) {
         $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
         open STDOUT, '>&', $said;
-        exec(qw(unshare --net -- sh -c), 'echo; exec >/dev/null; exec sleep 100000') or POSIX::_exit(127);
+        exec(qw(unshare --net -- setpriv --pdeathsig KILL sh -c), 'echo; exec >/dev/null; exec sleep 100000')
+            or POSIX::_exit(127);
     }
     close $said;
     readline $ready // die "no network namespace\n";
