@@ -41,12 +41,17 @@ tagger::prepare(const tag_key &key)
         context_ = EVP_CIPHER_CTX_new();
     }
 
+    if (context_ == nullptr
+        || EVP_EncryptInit_ex(context_, EVP_aes_128_gcm(), nullptr, key.data(),
+                              nonce.data())
+               != 1)
+    {
+        return false;
+    }
+
     key_ = key;
 
-    return context_ != nullptr
-           && EVP_EncryptInit_ex(context_, EVP_aes_128_gcm(), nullptr,
-                                 key.data(), nonce.data())
-                  == 1;
+    return true;
 }
 
 

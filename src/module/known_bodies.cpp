@@ -115,6 +115,9 @@ init_memory(ngx_shm_zone_t *shm, void *data)
         || RAND_bytes(fresh->key.data(), static_cast<int>(fresh->key.size()))
                != 1)
     {
+        ngx_log_error(NGX_LOG_EMERG, shm->shm.log, 0,
+                      "idempotency: no memory or no random bytes for the "
+                      "table of fingerprints");
         return NGX_ERROR;
     }
 
