@@ -154,6 +154,31 @@ subtest 'a server that has kept its data loses nothing' => sub {
     finish($ng);
 };
 
+# What others put back has to come first, also after the second connection.
+subtest 'the connection breaks while claims wait' => sub {
+    my $redis = RedisServer->start;
+    my @proxies = map { Proxy->to($redis->path('redis.sock')) } 1 .. 2;
+    my ($ng, $other) = map { on_redis_nginx($_->url, params => "$PARAMS failover_grace=3s") } @proxies;
+    my $first = said(post($other->port, 'breaks'));
+    is(told($ng->port, 'breaks'), "$first replayed", 'both are connected');
+    $_->mode('refuse') for @proxies;
+    $redis->restart;
+    my $connected = sub { ($redis->command('INFO', 'clients') =~ /^connected_clients:(\d+)/m)[0] > 1 };
+    $proxies[0]->mode('pass');
+    wait_until($connected, 10, 'a connection');
+    $proxies[0]->mode('refuse');
+    # Now the first wait would be over.
+    sleep 3.5;
+    $proxies[0]->mode('pass');
+    wait_until($connected, 10, 'another one');
+    sleep 0.3;
+    like(said(post($ng->port, 'breaks')), qr/^503/, 'claims wait again');
+    $proxies[1]->mode('pass');
+    is(told($ng->port, 'breaks'), "$first replayed", 'until others have put back');
+    is(ledger_count(key => 'breaks'), 1, 'executed once');
+    finish($_) for $ng, $other;
+};
+
 # ---- a copy that lags behind ----------------------------------------------
 
 # A server that restarts with these records only, before a worker sees it.

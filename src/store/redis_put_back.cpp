@@ -50,6 +50,11 @@ redis_store::begin_put_back(redis_link &link)
         return;
     }
 
+    /* Others may have been away as long as this worker was. */
+    if (link.gate.closed) {
+        link.gate.opens_at = ngx_current_msec + grace_;
+    }
+
     kept_.send_again(link);
     link.gate.under_way = 0;
     link.gate.bytes_under_way = 0;
