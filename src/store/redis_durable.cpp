@@ -92,6 +92,12 @@ redis_store::find_durable_key(redis_node &node, u_char *room,
     const ngx_str_t &prefix = commands_.prefix();
     unsigned &number = node.durable.key_number;
 
+    /* One that was only asked while a slot moves may have none. */
+    if (cluster_ != nullptr
+        && static_cast<const cluster_node &>(node).slots == 0) {
+        return false;
+    }
+
     for (std::size_t tries = 0; tries < most_key_tries; tries++) {
         u_char *end = cluster_ == nullptr
                           ? ngx_sprintf(room, "%Vdurable", &prefix)

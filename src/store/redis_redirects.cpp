@@ -84,7 +84,10 @@ redis_store::memory_in_doubt(redis_link &link)
 {
     link.gate.closed = true;
     memory_lost(link);
-    begin_put_back(link);
+
+    /* What is on its way on this connection stays on its way. */
+    link.gate.next_try = ngx_current_msec;
+    put_back_more(link);
 }
 
 
@@ -174,6 +177,14 @@ redis_store::follow(operation &op, const redirection &to)
         return true;
     }
 
+    /* A release that followed it may be at the new home already. */
+    if (op.why == purpose::renew && !op.puts_back
+        && &from != &home_of(op.whose.name, op.slot))
+    {
+        settle_failed(op);
+        return true;
+    }
+
     if (++op.hops > most_hops
         || is_due(op.asked_at + static_cast<ngx_msec_t>(timeout_)))
     {
@@ -191,8 +202,15 @@ redis_store::follow(operation &op, const redirection &to)
 
     if (op.puts_back) {
         from.gate.under_way--;
-        link.gate.under_way++;
         from.gate.bytes_under_way -= op.own_response.size();
+
+        /* When it is up, all that is in doubt is sent. */
+        if (!link.is_ready()) {
+            put_back_answered(op, nullptr);
+            return true;
+        }
+
+        link.gate.under_way++;
         link.gate.bytes_under_way += op.own_response.size();
     }
 

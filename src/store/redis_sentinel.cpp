@@ -1,7 +1,5 @@
 #include "store/redis_sentinel.h"
 
-#include "contract/ascii.h"
-
 #include <algorithm>
 #include <charconv>
 
@@ -13,7 +11,6 @@ namespace {
 constexpr ngx_msec_t quick_check = 100;
 
 bool read_address(const redisReply &reply, master_address &out);
-bool is_host(std::string_view text);
 
 }
 
@@ -384,19 +381,10 @@ read_address(const redisReply &reply, master_address &out)
     auto [end, wrong] = std::from_chars(port.data(), port.data() + port.size(),
                                         number);
 
-    return is_host(host) && wrong == std::errc()
+    return !host.empty() && wrong == std::errc()
            && end == port.data() + port.size() && out.set(host, number);
 }
 
-
-/* It gets into the log, where another text could look like a line. */
-bool
-is_host(std::string_view text)
-{
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-        return is_alphanumeric(c) || is_one_of(c, ".-_:%");
-    });
-}
 
 }
 

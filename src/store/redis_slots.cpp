@@ -1,5 +1,8 @@
 #include "store/redis_slots.h"
 
+#include "contract/ascii.h"
+
+#include <algorithm>
 #include <charconv>
 
 namespace idempotency {
@@ -33,6 +36,16 @@ read_number(std::string_view text, std::uint64_t &out)
     return wrong == std::errc() && end == text.data() + text.size();
 }
 
+
+/* It gets into the log, where another text could look like a line. */
+bool
+is_host(std::string_view text)
+{
+    return std::all_of(text.begin(), text.end(), [](char c) {
+        return is_alphanumeric(c) || is_one_of(c, ".-_:%");
+    });
+}
+
 }
 
 
@@ -55,7 +68,9 @@ server_address::set(std::string_view name, std::uint64_t number)
 {
     *this = {};
 
-    if (name.size() >= host.size() || number == 0 || number > 65535) {
+    if (name.size() >= host.size() || !is_host(name) || number == 0
+        || number > 65535)
+    {
         return false;
     }
 
