@@ -245,18 +245,16 @@ get_clients()
     mkdir -p "$dir"
     cp t/clients/*.mjs "$dir/"
 
-    if cmp -s t/clients/package.json "$dir/package.json"; then
+    # Written last: what was interrupted is done again.
+    if cmp -s t/clients/package.json "$dir/installed.json"; then
         return
     fi
 
     say "getting clients from npm"
-    cp t/clients/package.json "$dir/package.json.new"
-    mv "$dir/package.json.new" "$dir/package.json"
+    cp t/clients/package.json "$dir/"
     (cd "$dir" && npm install --ignore-scripts --no-package-lock --no-audit \
-        --no-fund --loglevel=error) > "$dir/npm.log" 2>&1 && return
-
-    rm "$dir/package.json"
-    return 1
+        --no-fund --loglevel=error) > "$dir/npm.log" 2>&1 || return
+    cp t/clients/package.json "$dir/installed.json"
 }
 
 
