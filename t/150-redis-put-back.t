@@ -225,7 +225,7 @@ subtest 'and so does an outcome' => sub {
     finish($_, allow => $TWICE) for $ng, $other;
 };
 
-subtest 'the outcome of another is never replaced' => sub {
+subtest 'the outcome of another run of the same attempt is never replaced' => sub {
     my ($redis, $proxy) = proxied_redis();
     my $ng = on_redis_nginx($proxy->url, params => $PARAMS);
     my $first = said(post($ng->port, 'theirs'));
@@ -237,6 +237,31 @@ subtest 'the outcome of another is never replaced' => sub {
     is(scalar lines_in($ng, $TWICE), 1, 'the log says what it means');
     finish($ng, allow => $TWICE);
 };
+
+# Their first attempt was lost from sight, and its outcome came late.
+for my $case (['an outcome', 0], ['a run', 1]) {
+    my ($what, $runs) = @$case;
+    subtest "$what takes the place of the outcome of an earlier attempt" => sub {
+        my ($redis, $proxy) = proxied_redis();
+        my ($ng, $other) = map {
+            on_redis_nginx($proxy->url, params => $PARAMS, lines => 'idempotency_unknown_outcome release;')
+        } 1 .. 2;
+        like(said(post($ng->port, 'earlier', do => 'die=before')), qr/^502/, 'what became of the first is unknown');
+        my ($gate, $conn) = start_run($ng->port, 'earlier');
+        my ($name) = keys_of($redis);
+        my $late = other_token($redis->command('GET', $name));
+        substr $late, 1, 5, pack 'CV', 3, 1;
+        my $second;
+        my $ends = sub { $gate->open; $second = said($conn->response) };
+        $ends->() unless $runs;
+        falls_back($redis, $proxy, $name => $late);
+        is_checked($ng, 1, 1);
+        $ends->() if $runs;
+        like($second, qr/^201 #\d+$/, 'the second runs');
+        is(told($other->port, 'earlier'), "$second replayed", 'it is what a retry gets');
+        finish($_, allow => $TWICE) for $ng, $other;
+    };
+}
 
 subtest 'one that has taken over from us is not replaced' => sub {
     my ($redis, $proxy) = proxied_redis();

@@ -18,16 +18,18 @@ namespace idempotency {
  * request.  Its owner puts the record back, so the heads of records come from
  * nginx in full.  All scripts after the claim return 0 if the record belongs
  * to another token, 1 if they did what was asked, 2 if they put it back, 3 if
- * they put it back in the place of another's claim.
+ * they put it back in the place of another's record.
  */
 
 /*
- * Another's claim that may give way to a record which is put back: it was gone
- * from the memory that was lost.  One that has taken over from us may not.
+ * A record of another that may give way to one which is put back: a claim that
+ * was gone from the memory that was lost, or whatever an earlier attempt has
+ * left.  One that has taken over from us may not, nor an outcome of the same
+ * attempt.
  */
 #define MAY_GIVE_WAY                                                          \
-    "(replace == '1' and (old:byte(2) == 1 or old:byte(2) == 4) and "         \
-    "struct.unpack('<I4', old, 3) + (old:byte(2) == 4 and 1 or 0) "           \
+    "(replace == '1' and "                                                    \
+    "struct.unpack('<I4', old, 3) + (old:byte(2) == 1 and 0 or 1) "           \
     "<= struct.unpack('<I4', record, 3))"
 
 /*
@@ -64,7 +66,7 @@ return attempt
 
 
 /*
- * Arguments: token, record, its expiry or 0 for none, whether another's claim
+ * Arguments: token, record, its expiry or 0 for none, whether another's record
  * may be replaced.  If the same token has stored an outcome before, its reply
  * was lost: nothing to do.
  */

@@ -148,7 +148,8 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     writes_accepted(*op.link);
     update_kept(op, reply.integer);
 
-    if (local_ != nullptr && op.why == purpose::complete && reply.integer != 0)
+    /* One that was put back may have to give way to a later attempt. */
+    if (local_ != nullptr && op.why == purpose::complete && reply.integer == 1)
     {
         local_->completed(op);
     }
