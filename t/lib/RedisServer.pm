@@ -12,6 +12,7 @@ package RedisServer;
 use v5.36;
 
 use File::Temp ();
+use IO::Socket::UNIX;
 use POSIX ();
 use Redis;
 use Time::HiRes qw(sleep time);
@@ -251,6 +252,22 @@ sub command_stats ($self) {
 sub reset_stats ($self) {
     $self->command('CONFIG', 'RESETSTAT');
     $self->{asked} = 0;
+}
+
+# The commands about records that clients send while this runs. Those of a
+# worker that connects meanwhile are about other keys.
+sub commands_during ($self, $code) {
+    my $socket = IO::Socket::UNIX->new($self->path('redis.sock')) // die "redis.sock: $!\n";
+    print {$socket} "MONITOR\r\n";
+    readline $socket;
+    $code->();
+    $self->command('ECHO', 'that was all');
+    my @lines;
+    while (defined(my $line = readline $socket)) {
+        return grep { /"idem:[0-9a-f]{32}"/ && !/ \[\d+ lua\] / } @lines if $line =~ /"that was all"/;
+        push @lines, $line;
+    }
+    die "Redis has left\n";
 }
 
 # Those of the module, by their name.
