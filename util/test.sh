@@ -167,7 +167,8 @@ prove_blocks()
 
 run_prove()
 {
-    local argument files=(t/*.t)
+    # Those about Redis take longest: else one of them would end alone.
+    local argument files=(t/1*.t t/0*.t)
 
     for argument; do
         if [[ -e $argument ]]; then
