@@ -198,7 +198,7 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
 void
 redis_store::claim_counts(operation &op)
 {
-    kept_.claimed(home_of(op.whose.name, op.slot), op);
+    kept_.claimed(op);
     answer_claim(op, claimed_with(op.whose.attempt));
 }
 

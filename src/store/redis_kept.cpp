@@ -39,9 +39,9 @@ kept_records::stop()
 
 
 void
-kept_records::claimed(redis_link &link, const operation &op)
+kept_records::claimed(const operation &op)
 {
-    kept_record *record = add(link, op, purpose::renew, 0);
+    kept_record *record = add(op, purpose::renew, 0);
 
     if (record != nullptr) {
         record->state = record_state::pending;
@@ -52,7 +52,7 @@ kept_records::claimed(redis_link &link, const operation &op)
 
 
 void
-kept_records::settled(redis_link &link, const operation &op)
+kept_records::settled(const operation &op)
 {
     forget(op.whose.owner);
 
@@ -61,7 +61,7 @@ kept_records::settled(redis_link &link, const operation &op)
     std::size_t size = !is_large     ? size_of(op.response)
                        : has_summary ? op.summary_size
                                      : 0;
-    kept_record *record = add(link, op, op.why, size);
+    kept_record *record = add(op, op.why, size);
 
     if (record == nullptr) {
         return;
@@ -143,7 +143,7 @@ kept_records::doubt_all(ngx_queue_t &list, const redis_link &link)
 
         q = ngx_queue_next(q);
 
-        if (record.link == &link) {
+        if (is_at(link, record)) {
             record.in_doubt = true;
             record.is_sent = false;
             ngx_queue_remove(&record.list);
@@ -159,7 +159,7 @@ kept_records::send_again(redis_link &link)
     for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
          q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
     {
-        if (record_at(q).link == &link) {
+        if (is_at(link, record_at(q))) {
             record_at(q).is_sent = false;
         }
     }
@@ -175,7 +175,7 @@ kept_records::next_in_doubt(redis_link &link)
     {
         kept_record &record = record_at(q);
 
-        if (record.link == &link && !record.is_sent) {
+        if (!record.is_sent && is_at(link, record)) {
             record.is_sent = true;
             ngx_queue_remove(&record.list);
             ngx_queue_insert_tail(&in_doubt_, &record.list);
@@ -193,7 +193,7 @@ kept_records::any_in_doubt(const redis_link &link) const
     for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
          q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
     {
-        if (record_at(q).link == &link) {
+        if (is_at(link, record_at(q))) {
             return true;
         }
     }
@@ -218,8 +218,7 @@ kept_records::confirm(kept_record &record)
 
 /* The caller puts it into a list. */
 kept_record *
-kept_records::add(redis_link &link, const operation &op, purpose why,
-                  std::size_t size)
+kept_records::add(const operation &op, purpose why, std::size_t size)
 {
     if (!keeps()) {
         return nullptr;
@@ -233,7 +232,6 @@ kept_records::add(redis_link &link, const operation &op, purpose why,
 
     auto *record = ::new (memory) kept_record{};
 
-    record->link = &link;
     record->slot = op.slot;
     record->whose = op.whose;
     record->why = why;
@@ -276,9 +274,17 @@ kept_records::drop_old()
 bool
 kept_records::is_old(const kept_record &record) const
 {
-    ngx_msec_t age = record.link->last_there() - record.written;
+    redis_link &home = homes_.home_of(record.whose.name, record.slot);
+    ngx_msec_t age = home.last_there() - record.written;
 
     return static_cast<ngx_msec_int_t>(age - longest_age_) >= 0;
+}
+
+
+bool
+kept_records::is_at(const redis_link &link, const kept_record &record) const
+{
+    return &homes_.home_of(record.whose.name, record.slot) == &link;
 }
 
 

@@ -11,7 +11,6 @@ namespace idempotency {
 struct kept_record {
     ngx_queue_t bucket;
     ngx_queue_t list;
-    redis_link *link;
     std::uint16_t slot;
     ownership whose;
     purpose why; /* renew: the request runs; else how it was settled */
@@ -34,6 +33,16 @@ struct kept_record {
 static_assert(std::is_standard_layout_v<kept_record>);
 
 
+/* Knows which link leads to a record, which can change: a store. */
+class record_homes {
+public:
+    virtual redis_link &home_of(const record_id &name, std::uint16_t slot) = 0;
+
+protected:
+    ~record_homes() = default;
+};
+
+
 /*
  * The records that a worker has written to Redis and that Redis may lose: of
  * running requests, and of those that were settled a short time ago.  Begins
@@ -41,28 +50,18 @@ static_assert(std::is_standard_layout_v<kept_record>);
  */
 class kept_records {
 public:
-    explicit kept_records(ngx_msec_t age) : longest_age_(age) {}
+    kept_records(ngx_msec_t age, record_homes &homes)
+        : longest_age_(age), homes_(homes)
+    {}
 
     void start();
     void stop();
 
-    /* A request runs from now on.  The link is that of its record. */
-    void claimed(redis_link &link, const operation &op);
+    /* A request runs from now on. */
+    void claimed(const operation &op);
 
     /* Redis has stored how it ended, or that there is no claim any more. */
-    void settled(redis_link &link, const operation &op);
-
-    template <class F>
-    void each(F call)
-    {
-        for (ngx_queue_t *list : {&running_, &settled_, &in_doubt_}) {
-            for (ngx_queue_t *q = ngx_queue_head(list);
-                 q != ngx_queue_sentinel(list); q = ngx_queue_next(q))
-            {
-                call(*ngx_queue_data(q, kept_record, list));
-            }
-        }
-    }
+    void settled(const operation &op);
 
     /* Somebody else takes care of it. */
     void forget(const token &owner);
@@ -81,15 +80,16 @@ private:
     static constexpr std::size_t buckets = 1024;
 
     bool keeps() const { return longest_age_ != 0; }
-    kept_record *add(redis_link &link, const operation &op, purpose why,
-                     std::size_t size);
+    kept_record *add(const operation &op, purpose why, std::size_t size);
     void remove(kept_record &record);
     void drop_old();
     bool is_old(const kept_record &record) const;
     void doubt_all(ngx_queue_t &list, const redis_link &link);
+    bool is_at(const redis_link &link, const kept_record &record) const;
     ngx_queue_t &bucket_of(const token &owner);
 
     ngx_msec_t longest_age_;
+    record_homes &homes_;
     std::array<ngx_queue_t, buckets> buckets_ = {};
 
     /* Each record is in one of these. */

@@ -64,9 +64,6 @@ redis_store::put_off(operation &op)
 void
 redis_store::slots_moved()
 {
-    kept_.each([this](kept_record &record) {
-        record.link = &home_of(record.whose.name, record.slot);
-    });
     late_.each([this](operation &op) { go_home(op); });
 
     for (ngx_queue_t *q = ngx_queue_head(&held_);

@@ -200,7 +200,7 @@ redis_store::update_kept(operation &op, long long result)
         }
 
     } else if (result != 0) {
-        kept_.settled(home_of(op.whose.name, op.slot), op);
+        kept_.settled(op);
 
     } else {
         kept_.forget(op.whose.owner);

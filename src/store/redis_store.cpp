@@ -119,7 +119,7 @@ redis_store::redis_store(const redis_settings &settings)
       grace_(settings.failover_grace + settings.sentinels.check),
       durability_(settings.durability), commands_(settings.prefix),
       health_(settings.prefix), late_(commands_, health_),
-      kept_(settings.reassert)
+      kept_(settings.reassert, *this)
 {}
 
 

@@ -25,7 +25,8 @@ namespace idempotency {
 class redis_store final : public store,
                           public link_owner,
                           public sentinel_owner,
-                          public cluster_owner {
+                          public cluster_owner,
+                          private record_homes {
 public:
     explicit redis_store(const redis_settings &settings);
 
@@ -98,7 +99,7 @@ private:
 
     /* redis_redirects.cpp: in a cluster, where a record is */
     redis_link &home_of(const record_id &name);
-    redis_link &home_of(const record_id &name, std::uint16_t slot);
+    redis_link &home_of(const record_id &name, std::uint16_t slot) override;
     void go_home(operation &op);
     void put_off(operation &op);
     bool is_learning(const redis_link &link) const;
