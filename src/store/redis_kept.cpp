@@ -4,12 +4,18 @@ namespace idempotency {
 
 namespace {
 
+/*
+ * While a server is away, what is stored on others must not push out its
+ * records: there is room for as much again.
+ */
 constexpr std::size_t most_bytes = 8 * 1024 * 1024;
+constexpr std::size_t most_in_all = 2 * most_bytes;
 
 /* A larger response would push out too many others. */
 constexpr std::size_t largest_response = 256 * 1024;
 
 kept_record &record_at(ngx_queue_t *q);
+std::size_t bytes_in(const kept_record &record);
 
 }
 
@@ -23,6 +29,7 @@ kept_records::start()
 
     ngx_queue_init(&running_);
     ngx_queue_init(&settled_);
+    ngx_queue_init(&away_);
     ngx_queue_init(&in_doubt_);
 }
 
@@ -30,7 +37,7 @@ kept_records::start()
 void
 kept_records::stop()
 {
-    for (ngx_queue_t *list : {&running_, &settled_, &in_doubt_}) {
+    for (ngx_queue_t *list : {&running_, &settled_, &away_, &in_doubt_}) {
         while (!ngx_queue_empty(list)) {
             remove(record_at(ngx_queue_head(list)));
         }
@@ -84,7 +91,7 @@ kept_records::settled(const operation &op)
         }
     }
 
-    bytes_ += sizeof(kept_record) + size;
+    bytes_ += bytes_in(*record);
     ngx_queue_insert_tail(&settled_, &record->list);
     drop_old();
 }
@@ -129,7 +136,27 @@ kept_records::doubt(redis_link &link)
 {
     drop_old();
     doubt_all(running_, link);
+    doubt_all(away_, link);
     doubt_all(settled_, link);
+}
+
+
+/* What is not in doubt by now is as before, and older than the others. */
+void
+kept_records::is_back(redis_link &link)
+{
+    ngx_queue_t *first = ngx_queue_head(&settled_);
+    ngx_queue_t *q = ngx_queue_head(&away_);
+
+    while (q != ngx_queue_sentinel(&away_)) {
+        kept_record &record = record_at(q);
+
+        q = ngx_queue_next(q);
+
+        if (&home_of(record) == &link) {
+            move(record, first, false);
+        }
+    }
 }
 
 
@@ -143,11 +170,10 @@ kept_records::doubt_all(ngx_queue_t &list, const redis_link &link)
 
         q = ngx_queue_next(q);
 
-        if (is_at(link, record)) {
+        if (&home_of(record) == &link) {
             record.in_doubt = true;
             record.is_sent = false;
-            ngx_queue_remove(&record.list);
-            ngx_queue_insert_tail(&in_doubt_, &record.list);
+            move(record, &in_doubt_, true);
         }
     }
 }
@@ -159,7 +185,7 @@ kept_records::send_again(redis_link &link)
     for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
          q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
     {
-        if (is_at(link, record_at(q))) {
+        if (&home_of(record_at(q)) == &link) {
             record_at(q).is_sent = false;
         }
     }
@@ -175,7 +201,7 @@ kept_records::next_in_doubt(redis_link &link)
     {
         kept_record &record = record_at(q);
 
-        if (!record.is_sent && is_at(link, record)) {
+        if (!record.is_sent && &home_of(record) == &link) {
             record.is_sent = true;
             ngx_queue_remove(&record.list);
             ngx_queue_insert_tail(&in_doubt_, &record.list);
@@ -193,7 +219,7 @@ kept_records::any_in_doubt(const redis_link &link) const
     for (ngx_queue_t *q = ngx_queue_head(&in_doubt_);
          q != ngx_queue_sentinel(&in_doubt_); q = ngx_queue_next(q))
     {
-        if (is_at(link, record_at(q))) {
+        if (&home_of(record_at(q)) == &link) {
             return true;
         }
     }
@@ -211,8 +237,7 @@ kept_records::confirm(kept_record &record)
 
     record.in_doubt = false;
     record.written = ngx_current_msec;
-    ngx_queue_remove(&record.list);
-    ngx_queue_insert_tail(record.runs() ? &running_ : &settled_, &record.list);
+    move(record, record.runs() ? &running_ : &settled_, false);
 }
 
 
@@ -245,13 +270,29 @@ kept_records::add(const operation &op, purpose why, std::size_t size)
 void
 kept_records::remove(kept_record &record)
 {
-    if (!record.runs()) {
-        bytes_ -= sizeof(kept_record) + record.size;
-    }
-
+    bytes_of(record) -= bytes_in(record);
     ngx_queue_remove(&record.bucket);
     ngx_queue_remove(&record.list);
     ngx_free(&record);
+}
+
+
+/* Before a record, or to the end of a list. */
+void
+kept_records::move(kept_record &record, ngx_queue_t *before, bool aside)
+{
+    bytes_of(record) -= bytes_in(record);
+    record.is_aside = aside;
+    bytes_of(record) += bytes_in(record);
+    ngx_queue_remove(&record.list);
+    ngx_queue_insert_tail(before, &record.list);
+}
+
+
+std::size_t &
+kept_records::bytes_of(const kept_record &record)
+{
+    return record.is_aside ? bytes_aside_ : bytes_;
 }
 
 
@@ -260,12 +301,24 @@ kept_records::drop_old()
 {
     while (!ngx_queue_empty(&settled_)) {
         kept_record &oldest = record_at(ngx_queue_head(&settled_));
+        bool old = is_old(oldest);
 
-        if (bytes_ <= most_bytes && !is_old(oldest)) {
-            return;
+        if (!old && bytes_ <= most_bytes) {
+            break;
         }
 
-        remove(oldest);
+        if (!old && !home_of(oldest).is_ready()) {
+            move(oldest, &away_, true);
+
+        } else {
+            remove(oldest);
+        }
+    }
+
+    for (ngx_queue_t *list : {&away_, &settled_}) {
+        while (bytes_ + bytes_aside_ > most_in_all && !ngx_queue_empty(list)) {
+            remove(record_at(ngx_queue_head(list)));
+        }
     }
 }
 
@@ -274,17 +327,16 @@ kept_records::drop_old()
 bool
 kept_records::is_old(const kept_record &record) const
 {
-    redis_link &home = homes_.home_of(record.whose.name, record.slot);
-    ngx_msec_t age = home.last_there() - record.written;
+    ngx_msec_t age = home_of(record).last_there() - record.written;
 
     return static_cast<ngx_msec_int_t>(age - longest_age_) >= 0;
 }
 
 
-bool
-kept_records::is_at(const redis_link &link, const kept_record &record) const
+redis_link &
+kept_records::home_of(const kept_record &record) const
 {
-    return &homes_.home_of(record.whose.name, record.slot) == &link;
+    return homes_.home_of(record.whose.name, record.slot);
 }
 
 
@@ -302,6 +354,14 @@ kept_record &
 record_at(ngx_queue_t *q)
 {
     return *ngx_queue_data(q, kept_record, list);
+}
+
+
+/* Running requests are limited by others. */
+std::size_t
+bytes_in(const kept_record &record)
+{
+    return record.runs() ? 0 : sizeof(kept_record) + record.size;
 }
 
 }

@@ -19,6 +19,7 @@ struct kept_record {
     std::uint64_t mark;
     ngx_msec_t since;
     ngx_msec_t written; /* when the server last had it for certain */
+    bool is_aside;      /* in doubt, or its server is away */
     bool in_doubt;      /* the server may have lost it */
     bool is_sent;       /* it is being put back */
     std::size_t size;
@@ -71,6 +72,7 @@ public:
 
     /* The server has or may not have what it had. */
     void doubt(redis_link &link);
+    void is_back(redis_link &link);
     void send_again(redis_link &link);
     kept_record *next_in_doubt(redis_link &link);
     bool any_in_doubt(const redis_link &link) const;
@@ -82,10 +84,12 @@ private:
     bool keeps() const { return longest_age_ != 0; }
     kept_record *add(const operation &op, purpose why, std::size_t size);
     void remove(kept_record &record);
+    void move(kept_record &record, ngx_queue_t *before, bool aside);
+    std::size_t &bytes_of(const kept_record &record);
     void drop_old();
     bool is_old(const kept_record &record) const;
     void doubt_all(ngx_queue_t &list, const redis_link &link);
-    bool is_at(const redis_link &link, const kept_record &record) const;
+    redis_link &home_of(const kept_record &record) const;
     ngx_queue_t &bucket_of(const token &owner);
 
     ngx_msec_t longest_age_;
@@ -95,9 +99,12 @@ private:
     /* Each record is in one of these. */
     ngx_queue_t running_ = {};
     ngx_queue_t settled_ = {}; /* the oldest first */
+    ngx_queue_t away_ = {};    /* so too: had no room while it was away */
     ngx_queue_t in_doubt_ = {};
 
-    std::size_t bytes_ = 0; /* of those that do not run */
+    /* Of those that do not run; aside are those away or in doubt. */
+    std::size_t bytes_ = 0;
+    std::size_t bytes_aside_ = 0;
 };
 
 }

@@ -46,6 +46,8 @@ redis_store::memory_lost(redis_link &link)
 void
 redis_store::begin_put_back(redis_link &link)
 {
+    kept_.is_back(link);
+
     if (!link.gate.closed && !kept_.any_in_doubt(link)) {
         return;
     }
