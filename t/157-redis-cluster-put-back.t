@@ -4,9 +4,13 @@
 
 use v5.36;
 
+use File::Temp ();
+use IO::Socket::UNIX;
 use Test::More;
+use Time::HiRes qw(sleep time);
 
 use Cluster;
+use FakeRedis;
 use Ledger;
 use Nginx;
 use Keyed;
@@ -22,6 +26,8 @@ sub stop_copying ($master, @copies) {
     $_->freeze for @copies;
     Cluster::ask($master, 'CLIENT', 'KILL', 'TYPE', 'replica');
 }
+
+my $flags = File::Temp->newdir('flags-XXXXXX', TMPDIR => 1);
 
 # ---- what is remembered ---------------------------------------------------
 
@@ -45,6 +51,40 @@ subtest 'a master is away: what is stored on the others does not push out its re
     ok($cluster->wait_switched($slot, $old), 'then there is another master');
     is(told($other->port, $key), "$told replayed", 'which gets back what was lost');
     is(ledger_count(key => $key), 1, 'executed once');
+    finish($_, allow => $ABOUT) for $ng, $other;
+};
+
+# ---- a successor becomes known slot by slot -------------------------------
+
+subtest 'slots follow to a successor that is connected already: their records are put back' => sub {
+    my $cluster = Cluster->start;
+    my ($old, $third) = map { $cluster->master_of($_) } 0, 16000;
+    my ($copy) = $cluster->replicas_of($old);
+    my $slot = Cluster::first_slot($old);
+    my $is_slow = "$flags/slow";
+    my $asked = FakeRedis->before($third, sub ($words, $ask) {
+        sleep 1.5 if uc $words->[0] eq 'CLUSTER' && -e $is_slow;
+        return $ask->();
+    });
+    my ($ng) = start_sites($cluster, 1, url => 'redis+cluster://' . $asked->address,
+        params => 'timeout=4s connect_timeout=3s failover_grace=500ms');
+    my ($other) = start_sites($cluster, 1);
+    my $to_copy = IO::Socket::UNIX->new(Peer => $copy->path('redis.sock')) or die "no socket: $!\n";
+    stop_copying($old, $copy);
+    my ($first, $told_first) = run_on($ng, $old);
+    my ($second, $told_second, $name) = run_on($ng, $old);
+    # It is master before it can ask for what it lacks.
+    write_file($is_slow, '');
+    syswrite($to_copy, "CLUSTER FAILOVER TAKEOVER\r\n");
+    $copy->thaw;
+    ok($cluster->wait_switched($slot, $old), 'there is another master');
+    ok(wait_until(sub { Cluster::ask($old, 'ROLE')->[0] eq 'slave' }, 10, 'a replica'), 'the old one lives');
+    my $at = time;
+    is(told($ng->port, $first), "$told_first replayed", 'what the old one sends on is put back');
+    cmp_ok(time - $at, '<', 1.5, 'before the other slots are known');
+    ok(wait_until(sub { grep { $_ eq $name } keys_on($copy) }, 5, 'the other record'), 'the rest as well');
+    is(told($other->port, $second), "$told_second replayed", 'so it is replayed');
+    is(ledger_count(key => $_), 1, 'executed once') for $first, $second;
     finish($_, allow => $ABOUT) for $ng, $other;
 };
 

@@ -128,7 +128,8 @@ cluster_map::assign(std::uint16_t slot, cluster_node *node)
 /*
  * A slot that is moved takes its records along.  If the node that had it is
  * gone or has lost its memory, or the next one was its replica, records may be
- * missing.  A node that was a master all the time was no replica.
+ * missing.  Which one it was can be told of a node that is connected already:
+ * its first slots may have come before these.
  */
 void
 cluster_map::inherit(cluster_node &node, const cluster_node *from)
@@ -146,7 +147,10 @@ cluster_map::inherit(cluster_node &node, const cluster_node *from)
         if (!link.is_ready()) {
             link.inherit(doubt);
 
-        } else if (doubt == memory_doubt::always) {
+        } else if (doubt == memory_doubt::always
+                   || (doubt == memory_doubt::if_promoted
+                       && link.was_replica_of(from->links[0])))
+        {
             node.may_lack = true;
         }
     }

@@ -20,7 +20,6 @@ bool is_tried_value(const redisReply &reply);
 std::uint64_t number_of(const redisReply &reply);
 void copy_field(const redisReply &info, std::string_view field,
                 std::span<char> out);
-bool has_no_past(const redisReply &replication);
 
 }
 
@@ -36,7 +35,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings,
     aof_[0] = '\0';
     identity_ = {};
     in_cluster_ = settings.in_cluster;
-    was_promoted_ = true;
+    past_ = {};
     knows_set_get_ = false;
     writes_refused_ = false;
 
@@ -152,7 +151,7 @@ redis_greeting::take(const redisReply &reply)
 
     case step::replication:
         copy_field(reply, "\nmaster_replid:", identity_.history);
-        was_promoted_ = !has_no_past(reply);
+        copy_field(reply, "\nmaster_replid2:", past_);
         return nullptr;
 
     case step::persistence:
@@ -228,6 +227,25 @@ const char *
 redis_greeting::first_error() const
 {
     return first_error_.empty() ? nullptr : first_error_.text();
+}
+
+
+/* A replica that becomes master keeps the id of what it has copied. */
+bool
+redis_greeting::was_promoted() const
+{
+    std::string_view id = past_.data();
+
+    return id.empty() || id.find_first_not_of('0') != id.npos;
+}
+
+
+bool
+redis_greeting::was_replica_of(const server_identity &master) const
+{
+    return was_promoted()
+           && (past_[0] == '\0' || master.history[0] == '\0'
+               || past_ == master.history);
 }
 
 
@@ -340,20 +358,6 @@ copy_field(const redisReply &info, std::string_view field, std::span<char> out)
     text = text.substr(0, text.find_first_of("\r\n"));
     text = text.substr(0, out.size() - 1);
     out[text.copy(out.data(), text.size())] = '\0';
-}
-
-
-/* A replica that becomes master keeps the id of what it has copied. */
-bool
-has_no_past(const redisReply &replication)
-{
-    std::array<char, 41> before = {};
-
-    copy_field(replication, "\nmaster_replid2:", before);
-
-    std::string_view id = before.data();
-
-    return !id.empty() && id.find_first_not_of('0') == id.npos;
 }
 
 }

@@ -58,7 +58,10 @@ public:
     bool writes_refused() const { return writes_refused_; }
 
     /* It was a replica once, or does not say so. */
-    bool was_promoted() const { return was_promoted_; }
+    bool was_promoted() const;
+
+    /* The same, of a server with this history. */
+    bool was_replica_of(const server_identity &master) const;
 
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
@@ -100,8 +103,8 @@ private:
     std::array<char, 32> policy_ = {};
     std::array<char, 2> aof_ = {};
     server_identity identity_;
+    std::array<char, 41> past_ = {}; /* the history that it has copied */
     bool in_cluster_ = false;
-    bool was_promoted_ = true;
     bool knows_set_get_ = false;
     bool writes_refused_ = false;
 

@@ -108,6 +108,12 @@ public:
     /* Both are connected to the same process. */
     bool has_same_server(const redis_link &other) const;
 
+    /* As far as is known, it was a replica of the other's server. */
+    bool was_replica_of(const redis_link &other) const
+    {
+        return greeting_.was_replica_of(other.identity_);
+    }
+
     bool is_confirmed() const { return route_.is_confirmed(); }
     bool has_moved() const { return is_ready() && route_.has_moved(); }
     std::uint64_t server_time() const { return greeting_.server_time(); }
