@@ -1,6 +1,7 @@
 #!/usr/bin/env perl
 
-# A store in a Redis Cluster whose masters change: what is put back.
+# A store in a Redis Cluster whose masters change: what is put back, and where a
+# claim counts.
 
 use v5.36;
 
@@ -86,6 +87,50 @@ subtest 'slots follow to a successor that is connected already: their records ar
     is(told($other->port, $second), "$told_second replayed", 'so it is replayed');
     is(ledger_count(key => $_), 1, 'executed once') for $first, $second;
     finish($_, allow => $ABOUT) for $ng, $other;
+};
+
+# ---- claims ---------------------------------------------------------------
+
+my @lone = map { Cluster->start(masters => 1, replicas => 0) } 1 .. 2;
+my ($near, $far) = map { ($_->servers)[0] } @lone;
+
+# A map with these: [first slot, last slot, port].
+sub slots_of (@ranges) {
+    return join '', '*' . @ranges . "\r\n", map {
+        my ($first, $last, $port) = @$_;
+        "*3\r\n:$first\r\n:$last\r\n*2\r\n\$9\r\n127.0.0.1\r\n:$port\r\n";
+    } @ranges;
+}
+
+sub is_claim ($words) { return uc $words->[0] eq 'SET' && $words->[1] =~ /^idem:[0-9a-f]{32}$/ }
+
+subtest 'a claim that was granted by the old home of its slot is made at the new one' => sub {
+    my $has_moved = "$flags/moved";
+    my $slow = FakeRedis->before($near, sub ($words, $ask) {
+        my $reply = $ask->();
+        return $reply if !is_claim($words) || -e $has_moved;
+        write_file($has_moved, '');
+        sleep 1;
+        return $reply;
+    });
+    # A node that is down: so the map is asked for again and again.
+    my $down = closed_port();
+    my $asked = FakeRedis->before($near, sub ($words, $ask) {
+        return $ask->() if uc $words->[0] ne 'CLUSTER';
+        return slots_of([0, 16382, -e $has_moved ? $far->port : $slow->{port}], [16383, 16383, $down]);
+    });
+    my $ng = on_redis_nginx('redis+cluster://' . $asked->address, lines => 'idempotency_lease 300s;',
+        params => 'timeout=4s connect_timeout=3s failover_grace=500ms');
+    my ($gate, $conn) = start_run($ng->port, 'new-home');
+    is(scalar(keys_on($far)), 1, 'it is there when it runs');
+    is(ledger_count(key => 'new-home'), 1, 'it runs');
+    $gate->open;
+    my $first = said($conn->response);
+    like($first, qr/^201 #\d+$/, 'it ends');
+    is(said(post($ng->port, 'new-home')), "$first replayed", 'and is replayed');
+    is(ledger_count(key => 'new-home'), 1, 'executed once');
+    finish($ng, allow => $ABOUT);
+    $_->stop for $slow, $asked;
 };
 
 done_testing();

@@ -178,6 +178,12 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
         return;
     }
 
+    /* Another node has its slot by now, and may not have the claim. */
+    if (!op.is_asking && op.link != &home_of(op.whose.name, op.slot)) {
+        claim_at_home(op);
+        return;
+    }
+
     /* The gate was closed after it was sent. */
     if (op.link->gate.closed) {
         claim_too_late(op, claim_result::unreadable);
@@ -358,19 +364,28 @@ redis_store::claim_lost(operation &op, unanswered why)
         health_.claim_failed();
     }
 
-    if (why == unanswered::lost) {
-        operation *later = return_claim(op, purpose::take_back);
-
-        if (later != nullptr) {
-            put_off(*later);
-        }
-
-    } else {
-        free_operation(&op);
-    }
+    op.may_be_claimed = op.may_be_claimed || why == unanswered::lost;
+    drop_claim(op);
 
     if (waiter != nullptr) {
         waiter->answered(*waiter, {});
+    }
+}
+
+
+/* Nobody waits for it any more. */
+void
+redis_store::drop_claim(operation &op)
+{
+    if (!op.may_be_claimed) {
+        free_operation(&op);
+        return;
+    }
+
+    operation *later = return_claim(op, purpose::take_back);
+
+    if (later != nullptr) {
+        put_off(*later);
     }
 }
 

@@ -82,6 +82,7 @@ struct operation : command {
 
     /* Used by claims. */
     bool take_over;
+    bool may_be_claimed;     /* although it was sent elsewhere since */
     unsigned times_vanished; /* a record went while it was looked at */
     ngx_uint_t granted_by;   /* which connection of the link */
 

@@ -343,7 +343,7 @@ redis_store::look_at_held()
         held_count_--;
 
         if (op.claimer == nullptr) {
-            free_operation(&op);
+            drop_claim(op);
 
         } else if (late || (!op.link->usable() && !is_learning(*op.link))) {
             refuse_held(op);
@@ -367,11 +367,14 @@ redis_store::look_at_held()
 void
 redis_store::refuse_held(operation &op)
 {
+    claim_waiter &waiter = *op.claimer;
     claim_answer answer;
 
     answer.result = claim_result::unreadable;
     health_.claim_failed();
-    answer_claim(op, answer);
+    forget(waiter);
+    drop_claim(op);
+    waiter.answered(waiter, answer);
 }
 
 

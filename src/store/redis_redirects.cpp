@@ -168,9 +168,8 @@ redis_store::follow(operation &op, const redirection &to)
 {
     redis_link &from = *op.link;
 
-    /* Nobody waits for a claim that was not executed. */
     if (op.why == purpose::claim && op.claimer == nullptr) {
-        free_operation(&op);
+        drop_claim(op);
         return true;
     }
 
@@ -258,6 +257,22 @@ redis_store::send_again(operation &op)
     } else {
         answered(op, nullptr, unanswered::not_sent);
     }
+}
+
+
+/* If the slot has taken it along, it is found there. */
+void
+redis_store::claim_at_home(operation &op)
+{
+    op.may_be_claimed = true;
+
+    if (++op.hops > most_hops) {
+        claim_too_late(op, claim_result::unavailable);
+        return;
+    }
+
+    go_home(op);
+    send_again(op);
 }
 
 }

@@ -337,9 +337,8 @@ redis_store::send_in_other_form(operation &op, const redisReply &reply)
         return false;
     }
 
-    /* Nobody waits for a claim that was not executed. */
     if (op.why == purpose::claim && op.claimer == nullptr) {
-        free_operation(&op);
+        drop_claim(op);
         return true;
     }
 

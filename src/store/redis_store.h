@@ -108,6 +108,7 @@ private:
     redis_link *link_after(const redirection &to, redis_link &from,
                            const record_id &name);
     void send_again(operation &op);
+    void claim_at_home(operation &op);
 
     /* redis_claims.cpp */
     void claim_replied(operation &op, const redisReply &reply);
@@ -115,6 +116,7 @@ private:
                       const redisReply &get);
     void claim_granted(operation &op, std::int64_t attempt);
     void claim_counts(operation &op);
+    void drop_claim(operation &op);
     void claim_vanished(operation &op);
     void claim_found(operation &op, const redisReply &value,
                      std::int64_t ttl_left);
