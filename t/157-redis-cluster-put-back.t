@@ -12,6 +12,7 @@ use Time::HiRes qw(sleep time);
 
 use Cluster;
 use FakeRedis;
+use FreePorts qw(free_ports);
 use Ledger;
 use Nginx;
 use Keyed;
@@ -131,6 +132,33 @@ subtest 'a claim that was granted by the old home of its slot is made at the new
     is(ledger_count(key => 'new-home'), 1, 'executed once');
     finish($ng, allow => $ABOUT);
     $_->stop for $slow, $asked;
+};
+
+# Before Redis 7 a claim is two commands.
+subtest 'a record moves between the two commands of a claim, and its client leaves: it is taken back' => sub {
+    my $looks = "$flags/looks";
+    my ($port, $away) = free_ports(2);
+    my $old = FakeRedis->before($near, sub ($words, $ask) {
+        my $command = uc $words->[0];
+        return slots_of([0, 16383, $port]) if $command eq 'CLUSTER';
+        return "-ERR syntax error\r\n" if $command eq 'SET' && grep { uc $_ eq 'GET' } @$words;
+        return $ask->() if $command ne 'GET' || -e $looks;
+        write_file($looks, '');
+        sleep 0.5;
+        return "-ASK 1 127.0.0.1:$away\r\n";
+    }, port => $port);
+    my $ng = on_redis_nginx('redis+cluster://' . $old->address, lines => 'idempotency_lease 300s;',
+        params => 'timeout=4s connect_timeout=3s failover_grace=500ms');
+    my %before = map { $_ => 1 } keys_on($near);
+    my $new = sub { grep { !$before{$_} } keys_on($near) };
+    my $conn = send_post($ng->port, 'cut');
+    ok(wait_until(sub { -e $looks }, 10, 'the second command'), 'it is under way');
+    is(scalar($new->()), 1, 'and has its record');
+    $conn->close;
+    ok(wait_until(sub { !$new->() }, 10, 'no record'), 'which goes');
+    like(told($ng->port, 'cut'), qr/^201 #\d+$/, 'a retry runs');
+    is(ledger_count(key => 'cut'), 1, 'once');
+    finish($ng, allow => $ABOUT);
 };
 
 done_testing();

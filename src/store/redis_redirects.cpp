@@ -149,6 +149,10 @@ redis_store::is_redirected(operation &op, const redisReply &reply)
         error = op.earlier;
     }
 
+    if (is_pair && op.earlier->type == REDIS_REPLY_STATUS) {
+        op.may_be_claimed = true;
+    }
+
     /* Keys of a slot that moves; the next look may find another state. */
     if (has_code(*error, "TRYAGAIN") && op.why == purpose::claim
         && op.claimer != nullptr && ++op.hops <= most_hops)
