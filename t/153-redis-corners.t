@@ -79,26 +79,39 @@ subtest 'a new master that refuses writes for long: all is put back when it no l
 
 # It has lost its memory, and the first that claims after that is not the host
 # that knows of the run.
-subtest 'a new master that refuses writes at first: other hosts wait for those who put back' => sub {
-    my ($redis, $proxy) = proxied_redis();
-    my $params = 'timeout=500ms connect_timeout=1s failover_grace=500ms';
-    my ($ng, $other) = map { on_redis_nginx($proxy->url, params => $params) } 1 .. 2;
-    my %first = map { $_ => said(post($ng->port, "late-$_")) } 1 .. 5;
-    $proxy->mode('refuse');
-    $redis->restart;
-    $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 1);
-    $proxy->mode('pass');
-    ok(wait_until(sub { lines_in($other, qr/has restarted or is another server/) }, 5, 'the line'),
-        'the other host has nothing to put back');
-    $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 0);
-    my @conns = map { send_post($other->port, "late-$_") } 1 .. 5;
-    my @at_once = map { said($_) } collect(\@conns, 5);
-    is(scalar(grep {/^201 #\d+$/} @at_once), 0, 'none of them runs again') or diag("@at_once");
-    is(told($other->port, "late-$_"), "$first{$_} replayed", 'a retry gets its response') for 1 .. 5;
-    is(ledger_count(key => "late-$_"), 1, 'executed once') for 1 .. 5;
-    like(told($other->port, 'new'), qr/^201 #\d+$/, 'and what is new runs');
-    finish($_, allow => qr/NOREPLICAS/) for $ng, $other;
-};
+for my $still_has (0, 1) {
+    my $name = $still_has ? 'what it still has proves nothing' : 'other hosts wait for those who put back';
+    subtest "a new master that refuses writes at first: $name" => sub {
+        my ($redis, $proxy) = proxied_redis();
+        my $params = 'timeout=500ms connect_timeout=1s failover_grace=500ms';
+        my ($ng, $other) = map { on_redis_nginx($proxy->url, params => $params) } 1 .. 2;
+        my @there = $still_has ? record_of($redis, $other) : ();
+        my @keys = map {"late-$still_has-$_"} 1 .. 5;
+        my %first = map { $_ => said(post($ng->port, $_)) } @keys;
+        $proxy->mode('refuse');
+        $redis->restart;
+        $redis->command('SET', @there) if @there;
+        $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 1);
+        $proxy->mode('pass');
+        ok(wait_until(sub { lines_in($other, qr/restarted or is another server: .* still had $still_has\b/) }, 5,
+            'the line'), 'the other host has nothing to put back');
+        $redis->command('CONFIG', 'SET', 'min-replicas-to-write', 0);
+        my @conns = map { send_post($other->port, $_) } @keys;
+        my @at_once = map { said($_) } collect(\@conns, 5);
+        is(scalar(grep {/^201 #\d+$/} @at_once), 0, 'none of them runs again') or diag("@at_once");
+        is(told($other->port, $_), "$first{$_} replayed", 'a retry gets its response') for @keys;
+        is(ledger_count(key => $_), 1, 'executed once') for @keys;
+        like(told($other->port, "new-$still_has"), qr/^201 #\d+$/, 'and what is new runs');
+        finish($_, allow => qr/NOREPLICAS/) for $ng, $other;
+    };
+}
+
+# The name and the bytes of one that has ended.
+sub record_of ($redis, $ng) {
+    like(said(post($ng->port, 'there')), qr/^201/, 'it runs');
+    my ($name) = keys_of($redis);
+    return ($name, $redis->command('GET', $name));
+}
 
 subtest 'an outcome that has expired does not push out the run that came after it' => sub {
     my $redis = RedisServer->start;

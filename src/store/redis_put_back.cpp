@@ -157,7 +157,7 @@ redis_store::put_back_answered(operation &op, const redisReply *reply)
     gate.bytes_under_way -= op.own_response.size();
 
     if (answered) {
-        writes_accepted(link);
+        script_ended(op, reply->integer);
         count_put_back(op, reply->integer);
 
     } else {
@@ -212,6 +212,22 @@ redis_store::writes_refused(redis_link &link)
                   && !is_due(link.gate.opens_at + longest_refusal);
 
     link.gate.refuses = link.gate.refuses || lately;
+}
+
+
+/*
+ * A script is refused when it writes, not before.  If Redis is full, it may
+ * still remove a key and change its expiry.
+ */
+void
+redis_store::script_ended(operation &op, long long result)
+{
+    bool stores = op.why == purpose::complete
+                  || op.why == purpose::mark_unknown;
+
+    if (result == 2 || result == 3 || (result == 1 && stores)) {
+        writes_accepted(*op.link);
+    }
 }
 
 

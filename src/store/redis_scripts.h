@@ -18,7 +18,7 @@ namespace idempotency {
  * request.  Its owner puts the record back, so the heads of records come from
  * nginx in full.  All scripts after the claim return 0 if the record belongs
  * to another token, 1 if they did what was asked, 2 if they put it back, 3 if
- * they put it back in the place of another's record.
+ * they put it back in the place of another's record, 4 if it was so already.
  */
 
 /*
@@ -85,7 +85,7 @@ elseif )" OTHER_TOKEN R"( then
   end
   result = 3
 elseif old:byte(2) == 2 or old:byte(2) == 3 then
-  return 1
+  return 4
 end
 if expiry == '0' then
   redis.call('SET', key, record)
@@ -112,7 +112,7 @@ elseif )" OTHER_TOKEN R"( then
   end
   result = 3
 elseif old:byte(2) ~= 1 then
-  return 1
+  return 4
 end
 if expiry == '0' then
   redis.call('SET', key, record)
@@ -132,7 +132,7 @@ inline constexpr std::string_view release_script = R"(
 local key, token, give_back, time = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local old = redis.call('GETRANGE', key, 0, 69)
 if give_back ~= '1' and )" IS_GONE R"( then
-  return 1
+  return 4
 end
 if #old < 70 or old:byte(1) ~= 1 or old:byte(2) ~= 1
   or )" OTHER_TOKEN R"(

@@ -145,11 +145,12 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     }
 
     health_.accepted(op.link->name());
-    writes_accepted(*op.link);
+    script_ended(op, reply.integer);
     update_kept(op, reply.integer);
 
     /* One that was put back may have to give way to a later attempt. */
-    if (local_ != nullptr && op.why == purpose::complete && reply.integer == 1)
+    if (local_ != nullptr && op.why == purpose::complete
+        && (reply.integer == 1 || reply.integer == 4))
     {
         local_->completed(op);
     }

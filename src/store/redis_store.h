@@ -143,6 +143,7 @@ private:
     void put_back_answered(operation &op, const redisReply *reply);
     void count_put_back(const operation &op, long long result);
     static void writes_refused(redis_link &link);
+    void script_ended(operation &op, long long result);
     void writes_accepted(redis_link &link);
     bool must_wait(const redis_link &link) const;
     void hold(operation &op);
