@@ -265,10 +265,34 @@ subtest 'a node is added and removed: no connection is left over' => sub {
     ok(wait_until(sub { $open->() <= $before }, 5, 'as many files as before'), 'nothing is left over');
     is(scalar(lines_in($ng, qr/had lost/)), 0, 'nothing was put back');
     finish($ng);
-    $new->kill;
-    Cluster::ask($_, 'CLUSTER', 'FORGET', forget_id($_, $new)) for $cluster->running;
-    $cluster->{servers} = [grep { $_ != $new } $cluster->servers];
+    remove_node($new);
 };
+
+subtest 'a node that was first reached by ASK claims by one command as soon as it has slots' => sub {
+    my ($ng) = start_sites($cluster, 1);
+    my $from = $cluster->master_of(0);
+    my $new = $cluster->add_master;
+    my ($key, $told, $name) = run_on($ng, $from);
+    my $slot = $cluster->slot_of($name);
+    $cluster->begin_migration($slot, $new);
+    $cluster->move_keys($slot, $from, $new);
+    is(said(post($ng->port, $key)), "$told replayed", 'ASK');
+    $cluster->end_migration($slot, $from, $new);
+    is(said(post($ng->port, $key)), "$told replayed", 'MOVED');
+    Cluster::ask($new, 'DEL', $name);
+    $new->reset_stats;
+    like(said(post($ng->port, $key)), qr/^201 #\d+$/, 'it is claimed there');
+    is($new->command_stats->{get}, undef, 'without GET');
+    $cluster->migrate($slot, $from);
+    finish($ng);
+    remove_node($new);
+};
+
+sub remove_node ($gone) {
+    $gone->kill;
+    Cluster::ask($_, 'CLUSTER', 'FORGET', forget_id($_, $gone)) for $cluster->running;
+    $cluster->{servers} = [grep { $_ != $gone } $cluster->servers];
+}
 
 sub forget_id ($server, $gone) {
     my $nodes = Cluster::nodes_of($server);

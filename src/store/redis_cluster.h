@@ -172,6 +172,7 @@ private:
     cluster_node *find_node(const server_address &where);
     cluster_node *add_node(const server_address &where);
     void let_go();
+    void try_out(cluster_node &node);
     void sweep();
     void free_node(cluster_node &node);
     bool any_down() const;

@@ -246,6 +246,9 @@ cluster_map::let_go()
 {
     for (redis_node *n = nodes_; n != nullptr; n = n->next) {
         cluster_node *node = node_at(n);
+
+        try_out(*node);
+
         bool visits = node->is_guest && !is_due(node->guest_until);
 
         if (node->slots != 0 || visits || node->is_leaving) {
@@ -257,6 +260,19 @@ cluster_map::let_go()
 
         if (!sweep_.event.timer_set) {
             ngx_add_timer(&sweep_.event, sweep_interval);
+        }
+    }
+}
+
+
+/* What was first reached by ASK has slots by now: greet it again. */
+void
+cluster_map::try_out(cluster_node &node)
+{
+    for (redis_link &link : node.links) {
+        if (node.slots != 0 && link.is_ready() && link.is_untried()
+            && link.is_idle()) {
+            link.reconnect("it was not tried out yet");
         }
     }
 }

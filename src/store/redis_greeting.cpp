@@ -36,6 +36,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings,
     identity_ = {};
     in_cluster_ = settings.in_cluster;
     past_ = {};
+    is_untried_ = !route.serves_any();
     knows_set_get_ = false;
     writes_refused_ = false;
 
@@ -51,7 +52,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings,
            && add(c, step::process, {"INFO", "server"})
            && add(c, step::replication, {"INFO", "replication"})
            && add(c, step::persistence, {"INFO", "persistence"})
-           && (!route.serves_any() || try_out(c, settings, route))
+           && (is_untried_ || try_out(c, settings, route))
            && try_durable(c, settings);
 }
 

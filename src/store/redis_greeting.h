@@ -52,6 +52,9 @@ public:
     bool knows_set_get() const { return knows_set_get_; }
     void forget_set_get() { knows_set_get_ = false; }
 
+    /* The server had no slots yet, so it could not be tried out. */
+    bool is_untried() const { return is_untried_; }
+
     const server_identity &identity() const { return identity_; }
 
     /* It refuses writes, at least for now. */
@@ -105,6 +108,7 @@ private:
     server_identity identity_;
     std::array<char, 41> past_ = {}; /* the history that it has copied */
     bool in_cluster_ = false;
+    bool is_untried_ = false;
     bool knows_set_get_ = false;
     bool writes_refused_ = false;
 

@@ -95,6 +95,7 @@ public:
 
     /* The server is known to understand SET with NX and GET. */
     bool knows_set_get() const { return greeting_.knows_set_get(); }
+    bool is_untried() const { return greeting_.is_untried(); }
     bool has_no_aof() const { return greeting_.has_no_aof(); }
     void forget_set_get() { greeting_.forget_set_get(); }
 
