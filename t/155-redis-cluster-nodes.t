@@ -228,6 +228,28 @@ subtest 'durability: each claim is with the replica of its own master' => sub {
     finish($ng, allow => $ABOUT);
 };
 
+subtest 'durability: a claim in a slot that moves to a node without slots' => sub {
+    my ($ng) = start_sites($cluster, 1, params => "$PARAMS durability=replicas:1 durability_timeout=400ms");
+    my $from = $cluster->master_of(0);
+    my ($new, $copy) = map { $cluster->add_master } 1 .. 2;
+    Cluster::ask($copy, 'CLUSTER', 'REPLICATE', Cluster::my_id($new));
+    ok(wait_until(sub { scalar @{ Cluster::ask($new, 'ROLE')->[2] } }, 20, 'a replica'), 'it has a replica');
+    my ($key, $told, $name) = run_on($ng, $from);
+    my $slot = $cluster->slot_of($name);
+    $cluster->begin_migration($slot, $new);
+    Cluster::ask($from, 'DEL', $name);
+    like(said(post($ng->port, $key)), qr/^201 #\d+$/, 'it runs');
+    ok((grep { $_ eq $name } keys_on($new)), 'by a claim at the new node');
+    $copy->freeze;
+    $new->command(@$_) for ['ASKING'], ['DEL', $name];
+    is(said(post($ng->port, $key)), $REFUSED, 'but not without the replica');
+    $copy->thaw;
+    is(ledger_count(key => $key), 2, 'which did not run');
+    $cluster->end_migration($slot, $from, $new);
+    like(told($ng->port, $key), qr/^201 #\d+$/, 'the slot has moved');
+    finish($ng, allow => $ABOUT);
+};
+
 subtest 'TLS' => sub {
     my $own = Cluster->start(tls => 1, replicas => 0);
     my $ca = ($own->servers)[0]->path('ca.crt');

@@ -163,7 +163,7 @@ redis_store::send_admin(admin_operation &op)
         link.begin(op, 1).add("ASKING");
     }
 
-    redis_output &out = op.is_asking ? link.begin_second(op, arguments)
+    redis_output &out = op.is_asking ? link.begin_next(op, arguments)
                                      : link.begin(op, arguments);
 
     out.add("EVAL");

@@ -24,8 +24,8 @@ struct command {
     bool is_overdue; /* overdue() was called */
 
     /*
-     * A pair of commands has two replies and is answered with the second; the
-     * first is here meanwhile, and belongs to the link.
+     * It may be several commands with a reply each, and is answered with the
+     * last; the one before is here meanwhile, and belongs to the link.
      */
     unsigned replies;
     redisReply *earlier;

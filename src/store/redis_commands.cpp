@@ -87,10 +87,15 @@ redis_commands::send(operation &op) const
 void
 redis_commands::ask_durable(redis_link &link, command &c,
                             const durability_settings &wanted,
-                            std::string_view key) const
+                            std::string_view key, bool asking) const
 {
     bool disk = wanted.what == durability_settings::kind::disk;
-    redis_output &set = link.begin(c, 5);
+
+    if (asking) {
+        link.begin(c, 1).add("ASKING");
+    }
+
+    redis_output &set = asking ? link.begin_next(c, 5) : link.begin(c, 5);
 
     set.add("SET");
     set.add(key);
@@ -98,7 +103,7 @@ redis_commands::ask_durable(redis_link &link, command &c,
     set.add("PX");
     set.add("60000");
 
-    redis_output &wait = link.begin_second(c, disk ? 4 : 3);
+    redis_output &wait = link.begin_next(c, disk ? 4 : 3);
 
     wait.add(disk ? "WAITAOF" : "WAIT");
 
@@ -142,7 +147,7 @@ redis_commands::set_record(operation &op, bool get) const
 void
 redis_commands::get_record(operation &op) const
 {
-    redis_output &out = op.link->begin_second(op, 2);
+    redis_output &out = op.link->begin_next(op, 2);
 
     out.add("GET");
     out.add(key_name(prefix_, op.whose.name));
@@ -198,7 +203,7 @@ redis_commands::begin_script(operation &op, unsigned arguments) const
         op.link->begin(op, 1).add("ASKING");
     }
 
-    redis_output &out = op.is_asking ? op.link->begin_second(op, 4 + arguments)
+    redis_output &out = op.is_asking ? op.link->begin_next(op, 4 + arguments)
                                      : op.link->begin(op, 4 + arguments);
 
     if (op.written == form::script_in_full) {

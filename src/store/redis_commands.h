@@ -16,8 +16,8 @@ public:
 
     /* A write that comes after all others, then asks who has it. */
     void ask_durable(redis_link &link, command &c,
-                     const durability_settings &wanted,
-                     std::string_view key) const;
+                     const durability_settings &wanted, std::string_view key,
+                     bool asking) const;
 
     /* Of a cluster: where a record is. */
     std::uint16_t slot(const record_id &name) const;

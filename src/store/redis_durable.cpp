@@ -80,23 +80,33 @@ redis_store::ask_durable(redis_node &node)
     durable.is_asking = true;
     durable.question.answered = durable_answered;
     durable.question.overdue = [](command &) {};
-    commands_.ask_durable(*durable.link, durable.question, durability_, key);
+    commands_.ask_durable(*durable.link, durable.question, durability_, key,
+                          is_guest(node));
 }
 
 
-/* In a cluster it has to be one of the node's own. */
+/* One that was only asked while a slot moves may have none. */
+bool
+redis_store::is_guest(const redis_node &node) const
+{
+    return cluster_ != nullptr
+           && static_cast<const cluster_node &>(node).slots == 0;
+}
+
+
+/*
+ * In a cluster it has to be one of the node's own, or, if it has none yet, in
+ * the slot that moves there.
+ */
 bool
 redis_store::find_durable_key(redis_node &node, u_char *room,
                               std::string_view &key)
 {
     const ngx_str_t &prefix = commands_.prefix();
     unsigned &number = node.durable.key_number;
-
-    /* One that was only asked while a slot moves may have none. */
-    if (cluster_ != nullptr
-        && static_cast<const cluster_node &>(node).slots == 0) {
-        return false;
-    }
+    bool guest = is_guest(node);
+    std::uint16_t moves =
+        operation_at(ngx_queue_head(&node.durable.undecided)).slot;
 
     for (std::size_t tries = 0; tries < most_key_tries; tries++) {
         u_char *end = cluster_ == nullptr
@@ -107,7 +117,11 @@ redis_store::find_durable_key(redis_node &node, u_char *room,
         key = {reinterpret_cast<char *>(room),
                static_cast<std::size_t>(end - room)};
 
-        if (cluster_ == nullptr || cluster_->node_of(slot_of(key)) == &node) {
+        std::uint16_t slot = slot_of(key);
+
+        if (cluster_ == nullptr
+            || (guest ? slot == moves : cluster_->node_of(slot) == &node))
+        {
             return true;
         }
 

@@ -132,8 +132,8 @@ public:
     redis_output &begin(command &c, unsigned arguments);
     void end(command &c);
 
-    /* Between the two: begins the second command of a pair. */
-    redis_output &begin_second(command &c, unsigned arguments);
+    /* Between the two: begins another command that belongs to it. */
+    redis_output &begin_next(command &c, unsigned arguments);
 
     /* A part of a command has moved; its old memory is about to be freed. */
     void part_moved(bytes from, const std::uint8_t *to);

@@ -172,6 +172,7 @@ private:
     bool can_ask_durable(const redis_link &link) const;
     void wait_until_durable(operation &op);
     void ask_durable(redis_node &node);
+    bool is_guest(const redis_node &node) const;
     bool find_durable_key(redis_node &node, u_char *room,
                           std::string_view &key);
     bool ask_elsewhere(redis_node &node, const redisReply *reply);

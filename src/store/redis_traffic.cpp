@@ -23,9 +23,9 @@ redis_link::begin(command &c, unsigned arguments)
 
 
 redis_output &
-redis_link::begin_second(command &c, unsigned arguments)
+redis_link::begin_next(command &c, unsigned arguments)
 {
-    c.replies = 2;
+    c.replies++;
     output_.begin(arguments);
 
     return output_;
@@ -306,6 +306,7 @@ redis_link::take_answer(owned_reply reply)
     }
 
     if (--c.replies != 0) {
+        owned_reply before(c.earlier);
         c.earlier = reply.release();
         return true;
     }
@@ -323,7 +324,7 @@ redis_link::take_answer(owned_reply reply)
 }
 
 
-/* Of a pair, the first reply may come before the second is sent. */
+/* Of several, the first reply may come before the last is sent. */
 bool
 redis_link::was_sent(const command &c) const
 {
