@@ -145,10 +145,6 @@ public:
 private:
     void link_up(redis_link &link) override;
     void link_down(redis_link &link, const char *why, ngx_err_t err) override;
-    void memory_lost(redis_link &) override {}
-    void link_overloaded(redis_link &) override {}
-    void link_recovered(redis_link &) override {}
-    void server_evicts(redis_link &, std::string_view) override {}
 
     /* redis_cluster.cpp: what is asked, and what the answer means */
     static void on_tick(ngx_event_t *event);

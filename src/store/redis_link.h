@@ -22,7 +22,7 @@ enum class memory_doubt : std::uint8_t {
 };
 
 
-/* The owner of links: a store. */
+/* The owner of links: a store, or whoever only asks. */
 class link_owner {
 public:
     virtual void link_up(redis_link &link) = 0;
@@ -33,14 +33,14 @@ public:
      * The server is not the one it was, or has restarted: it may have lost
      * records.  Nothing was sent to it yet.
      */
-    virtual void memory_lost(redis_link &link) = 0;
+    virtual void memory_lost(redis_link &) {}
 
     /* The server is slower than the load, or no longer. */
-    virtual void link_overloaded(redis_link &link) = 0;
-    virtual void link_recovered(redis_link &link) = 0;
+    virtual void link_overloaded(redis_link &) {}
+    virtual void link_recovered(redis_link &) {}
 
     /* The server may remove keys that have not expired. */
-    virtual void server_evicts(redis_link &link, std::string_view policy) = 0;
+    virtual void server_evicts(redis_link &, std::string_view) {}
 
 protected:
     ~link_owner() = default;

@@ -86,10 +86,6 @@ public:
 private:
     void link_up(redis_link &link) override;
     void link_down(redis_link &link, const char *why, ngx_err_t err) override;
-    void memory_lost(redis_link &) override {}
-    void link_overloaded(redis_link &) override {}
-    void link_recovered(redis_link &) override {}
-    void server_evicts(redis_link &, std::string_view) override {}
 
     static void on_check(ngx_event_t *event);
     static void answered(command &c, const redisReply *reply, unanswered why);
