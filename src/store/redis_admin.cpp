@@ -1,52 +1,15 @@
+#include "store/redis_admin.h"
+
 #include "store/redis_admin_scripts.h"
 #include "store/redis_record.h"
 #include "store/redis_store.h"
 
-#include <charconv>
-
 namespace idempotency {
-
-/*
- * A command of an administrator: rare, so its script is always sent in full.
- * It belongs to itself, and ends when it is answered.
- */
-struct admin_operation : command {
-    redis_store *store;
-    redis_link *link;
-    admin_waiter *waiter;
-    void (*take)(admin_operation &, const redisReply &);
-
-    /* About one record. */
-    record_id name;
-    unsigned hops;
-    bool is_asking;
-
-    /* A settlement. */
-    bool settles;
-    admin_act act;
-    token owner;
-    std::uint64_t ttl;
-    std::uint8_t *response; /* its own copy, with room for a head */
-    std::size_t size;
-
-    /* Where a copy of the record that it changes may be, or null. */
-    local_copies *local;
-
-    /* A list, in a cluster: which of the masters has this part of it. */
-    std::size_t master;
-};
-
 
 namespace {
 
-constexpr std::size_t keys_per_scan = 500;
-constexpr std::size_t list_limit = 4 * keys_per_scan;
 constexpr std::size_t head_and_status = redis_record_head + 4;
 constexpr unsigned most_hops = 5;
-
-/* Where a list goes on, in a cluster: the cursor, and the master below it. */
-constexpr unsigned master_bits = 10;
-constexpr std::uint64_t master_mask = (1u << master_bits) - 1;
 
 
 /* Where a record is in Redis, and back. */
@@ -74,29 +37,12 @@ private:
 };
 
 
-/* A number as an argument. */
-struct number_text {
-    char text[24];
-    std::size_t length;
-
-    explicit number_text(std::uint64_t value)
-        : length(static_cast<std::size_t>(
-            std::to_chars(text, text + sizeof(text), value).ptr - text))
-    {}
-
-    operator std::string_view() const { return {text, length}; }
-};
-
-
 void free_operation(admin_operation *op);
 void too_late(command &c);
-void answer(admin_operation &op, const admin_answer &what);
 void looked_up(admin_operation &op, const redisReply &reply);
 void settled(admin_operation &op, const redisReply &reply);
-bool read_record(const redisReply &reply, admin_record &out);
 std::uint64_t age_of(const redis_record &record, std::uint64_t left,
                      long long seconds);
-std::size_t pattern_of(const ngx_str_t &prefix, char *out);
 std::string_view word_for(admin_act act);
 
 }
@@ -136,7 +82,7 @@ redis_store::settle_unknown(const record_id &name, const admin_settlement &how,
         ngx_calloc(op->size, ngx_cycle->log));
 
     if (op->response == nullptr) {
-        answer(*op, {});
+        answer_admin(*op, {});
         free_operation(op);
         return;
     }
@@ -181,38 +127,6 @@ redis_store::send_admin(admin_operation &op)
     }
 
     link.end(op);
-}
-
-
-/* In a cluster each master has a part of it, one after the other. */
-void
-redis_store::list_unknown(std::uint64_t from, admin_waiter &waiter)
-{
-    std::size_t index = cluster_ != nullptr ? from & master_mask : 0;
-    redis_node *node = cluster_ != nullptr ? cluster_->master(index) : server_;
-    std::uint64_t cursor = cluster_ != nullptr ? from >> master_bits : from;
-    char pattern[2 * longest_prefix + 1];
-    std::size_t length = pattern_of(commands_.prefix(), pattern);
-
-    admin_operation *op = make_admin(
-        node != nullptr ? node->links[0] : cluster_->nowhere(), waiter);
-
-    if (op == nullptr) {
-        return;
-    }
-
-    op->take = listed;
-    op->master = index;
-
-    redis_output &out = op->link->begin(*op, 6);
-
-    out.add("EVAL");
-    out.add(list_script);
-    out.add("0");
-    out.add(number_text(cursor));
-    out.add({pattern, length});
-    out.add(number_text(keys_per_scan));
-    op->link->end(*op);
 }
 
 
@@ -266,7 +180,7 @@ redis_store::admin_answered(command &c, const redisReply *reply, unanswered)
         op.take(op, *reply);
 
     } else {
-        answer(op, {});
+        answer_admin(op, {});
     }
 
     free_operation(&op);
@@ -299,55 +213,6 @@ redis_store::admin_redirected(admin_operation &op, const redisReply &reply)
 
 
 void
-redis_store::listed(admin_operation &op, const redisReply &reply)
-{
-    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2
-        || reply.element[0]->type != REDIS_REPLY_STRING
-        || reply.element[1]->type != REDIS_REPLY_ARRAY)
-    {
-        answer(op, {});
-        return;
-    }
-
-    std::string_view cursor = text_of(*reply.element[0]);
-    const redisReply &found = *reply.element[1];
-    std::size_t most = std::min<std::size_t>(found.elements, list_limit);
-    auto *records = static_cast<admin_record *>(
-        ngx_alloc((most + 1) * sizeof(admin_record), ngx_cycle->log));
-    std::size_t count = 0;
-    std::uint64_t next = 0;
-
-    std::from_chars(cursor.data(), cursor.data() + cursor.size(), next);
-    next = op.store->list_goes_on(op.master, next);
-
-    for (std::size_t i = 0; records != nullptr && i < most; i++) {
-        count += read_record(*found.element[i], records[count]);
-    }
-
-    answer(op, records == nullptr
-                   ? admin_answer{}
-                   : admin_answer{admin_result::done, {records, count}, next});
-    ngx_free(records);
-}
-
-
-/* After its last page another master may follow; 0: none. */
-std::uint64_t
-redis_store::list_goes_on(std::size_t master, std::uint64_t cursor)
-{
-    if (cluster_ == nullptr) {
-        return cursor;
-    }
-
-    if (cursor != 0) {
-        return cursor << master_bits | master;
-    }
-
-    return cluster_->master(master + 1) != nullptr ? master + 1 : 0;
-}
-
-
-void
 redis_store::forget(admin_waiter &waiter)
 {
     waiter.under_way->waiter = nullptr;
@@ -355,33 +220,8 @@ redis_store::forget(admin_waiter &waiter)
 }
 
 
-namespace {
-
 void
-free_operation(admin_operation *op)
-{
-    ngx_free(op->response);
-    ngx_free(op);
-}
-
-
-/* A reply may still come, but nobody waits for it any more. */
-void
-too_late(command &c)
-{
-    auto &op = static_cast<admin_operation &>(c);
-    admin_waiter *waiter = op.waiter;
-
-    if (waiter != nullptr) {
-        op.waiter = nullptr;
-        waiter->under_way = nullptr;
-        waiter->answered(*waiter, {});
-    }
-}
-
-
-void
-answer(admin_operation &op, const admin_answer &what)
+answer_admin(admin_operation &op, const admin_answer &what)
 {
     admin_waiter *waiter = op.waiter;
 
@@ -392,48 +232,12 @@ answer(admin_operation &op, const admin_answer &what)
 }
 
 
-void
-looked_up(admin_operation &op, const redisReply &reply)
-{
-    admin_record record;
-
-    if (reply.type == REDIS_REPLY_INTEGER) {
-        answer(op, {admin_result::not_found, {}, 0});
-
-    } else if (read_record(reply, record)) {
-        answer(op, {admin_result::done, {&record, 1}, 0});
-
-    } else {
-        answer(op, {});
-    }
-}
-
-
-void
-settled(admin_operation &op, const redisReply &reply)
-{
-    bool known = reply.type == REDIS_REPLY_INTEGER && reply.integer >= 0
-                 && reply.integer
-                        <= static_cast<int>(admin_result::not_unknown);
-
-    if (known) {
-        answer(op, {static_cast<admin_result>(reply.integer), {}, 0});
-
-    } else if (is_error(reply, "OOM")) {
-        answer(op, {admin_result::no_room, {}, 0});
-
-    } else {
-        answer(op, {});
-    }
-}
-
-
 /*
  * Key, head and the first bytes of the response, PTTL, length, and the time of
  * Redis in seconds.
  */
 bool
-read_record(const redisReply &reply, admin_record &out)
+read_admin_record(const redisReply &reply, admin_record &out)
 {
     if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 5
         || reply.element[0]->type != REDIS_REPLY_STRING
@@ -485,6 +289,67 @@ read_record(const redisReply &reply, admin_record &out)
 }
 
 
+namespace {
+
+void
+free_operation(admin_operation *op)
+{
+    ngx_free(op->response);
+    ngx_free(op);
+}
+
+
+/* A reply may still come, but nobody waits for it any more. */
+void
+too_late(command &c)
+{
+    auto &op = static_cast<admin_operation &>(c);
+    admin_waiter *waiter = op.waiter;
+
+    if (waiter != nullptr) {
+        op.waiter = nullptr;
+        waiter->under_way = nullptr;
+        waiter->answered(*waiter, {});
+    }
+}
+
+
+void
+looked_up(admin_operation &op, const redisReply &reply)
+{
+    admin_record record;
+
+    if (reply.type == REDIS_REPLY_INTEGER) {
+        answer_admin(op, {admin_result::not_found, {}, 0});
+
+    } else if (read_admin_record(reply, record)) {
+        answer_admin(op, {admin_result::done, {&record, 1}, 0});
+
+    } else {
+        answer_admin(op, {});
+    }
+}
+
+
+void
+settled(admin_operation &op, const redisReply &reply)
+{
+    bool known = reply.type == REDIS_REPLY_INTEGER && reply.integer >= 0
+                 && reply.integer
+                        <= static_cast<int>(admin_result::not_unknown);
+
+    if (known) {
+        answer_admin(op, {static_cast<admin_result>(reply.integer), {}, 0});
+
+    } else if (is_error(reply, "OOM")) {
+        answer_admin(op, {admin_result::no_room, {}, 0});
+
+    } else {
+        answer_admin(op, {});
+    }
+}
+
+
 /* Of a pending record, since it was renewed; of another, since it ended. */
 std::uint64_t
 age_of(const redis_record &record, std::uint64_t left, long long seconds)
@@ -517,26 +382,6 @@ admin_key::parse(std::string_view key, const ngx_str_t &prefix,
     }
 
     return true;
-}
-
-
-/* Every key with the prefix, taken as it is. */
-std::size_t
-pattern_of(const ngx_str_t &prefix, char *out)
-{
-    char *p = out;
-
-    for (char c : view(prefix)) {
-        if (c == '*' || c == '?' || c == '[' || c == ']' || c == '\\') {
-            *p++ = '\\';
-        }
-
-        *p++ = c;
-    }
-
-    *p++ = '*';
-
-    return static_cast<std::size_t>(p - out);
 }
 
 

@@ -156,11 +156,14 @@ private:
     /* redis_admin.cpp */
     static void admin_answered(command &c, const redisReply *reply,
                                unanswered why);
-    static void listed(admin_operation &op, const redisReply &reply);
 
     admin_operation *make_admin(redis_link &link, admin_waiter &waiter);
     void send_admin(admin_operation &op);
     bool admin_redirected(admin_operation &op, const redisReply &reply);
+
+    /* redis_admin_list.cpp */
+    static void listed(admin_operation &op, const redisReply &reply);
+
     std::uint64_t list_goes_on(std::size_t master, std::uint64_t cursor);
 
     /* redis_durable.cpp */
