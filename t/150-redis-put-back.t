@@ -263,6 +263,21 @@ for my $case (['an outcome', 0], ['a run', 1]) {
     };
 }
 
+subtest 'what is not known does not take the place of an outcome, whichever attempt had it' => sub {
+    my ($redis, $proxy) = proxied_redis();
+    my $ng = on_redis_nginx($proxy->url, params => $PARAMS, lines => 'idempotency_unknown_outcome release;');
+    like(said(post($ng->port, 'known', do => 'die=before')), qr/^502/, 'what became of the first is unknown')
+        for 1 .. 2;
+    my ($name) = keys_of($redis);
+    my $late = other_token($redis->command('GET', $name));
+    substr $late, 1, 5, pack 'CV', 3, 1;
+    falls_back($redis, $proxy, $name => $late);
+    is_checked($ng, 0, 2);
+    is(told($ng->port, 'known'), '409 response_not_kept', 'no third run');
+    is(ledger_count(key => 'known'), 2, 'which would have been one too many');
+    finish($ng, allow => $TWICE);
+};
+
 subtest 'one that has taken over from us is not replaced' => sub {
     my ($redis, $proxy) = proxied_redis();
     my $ng = on_redis_nginx($proxy->url, params => $PARAMS);

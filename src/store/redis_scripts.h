@@ -107,7 +107,7 @@ if )" IS_GONE R"( then
 elseif #old < 70 or old:byte(1) ~= 1 then
   return 0
 elseif )" OTHER_TOKEN R"( then
-  if not )" MAY_GIVE_WAY R"( then
+  if old:byte(2) == 2 or old:byte(2) == 3 or not )" MAY_GIVE_WAY R"( then
     return 0
   end
   result = 3
