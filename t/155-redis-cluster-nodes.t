@@ -238,7 +238,7 @@ subtest 'durability: a claim in a slot that moves to a node without slots' => su
     my $slot = $cluster->slot_of($name);
     $cluster->begin_migration($slot, $new);
     Cluster::ask($from, 'DEL', $name);
-    like(said(post($ng->port, $key)), qr/^201 #\d+$/, 'it runs');
+    like(told($ng->port, $key), qr/^201 #\d+$/, 'it runs');
     ok((grep { $_ eq $name } keys_on($new)), 'by a claim at the new node');
     $copy->freeze;
     $new->command(@$_) for ['ASKING'], ['DEL', $name];

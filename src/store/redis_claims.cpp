@@ -96,14 +96,14 @@ redis_store::claim_replied(operation &op, const redisReply &reply)
         pair_replied(op, *op.earlier, reply);
 
     } else if (plain && reply.type == REDIS_REPLY_NIL) {
-        claim_granted(op, 1);
+        claim_written(op, 1);
 
     } else if (plain && reply.type == REDIS_REPLY_STRING) {
         claim_found(op, reply, 0);
 
     } else if (!plain && reply.type == REDIS_REPLY_INTEGER
                && reply.integer > 0) {
-        claim_granted(op, reply.integer);
+        claim_written(op, reply.integer);
 
     } else if (!plain && reply.type == REDIS_REPLY_ARRAY && reply.elements == 2
                && reply.element[0]->type == REDIS_REPLY_STRING
@@ -127,7 +127,7 @@ redis_store::pair_replied(operation &op, const redisReply &set,
 
     if (set.type == REDIS_REPLY_STATUS && found
         && text_of(get) == text_of(own)) {
-        claim_granted(op, 1);
+        claim_written(op, 1);
 
     } else if (set.type == REDIS_REPLY_NIL && found) {
         claim_found(op, get, 0);
@@ -148,6 +148,14 @@ redis_store::pair_replied(operation &op, const redisReply &set,
 }
 
 
+void
+redis_store::claim_written(operation &op, std::int64_t attempt)
+{
+    writes_accepted(*op.link);
+    claim_granted(op, attempt);
+}
+
+
 /*
  * The worker may have stood still while the reply was there, even since nginx
  * looked at the clock.  A run may only start while enough is left of its lease
@@ -160,7 +168,6 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
 
     health_.accepted(op.link->name());
     ngx_time_update();
-    writes_accepted(*op.link);
 
     if (waiter == nullptr) {
         answer_claim(op, claimed_with(attempt));
@@ -179,7 +186,7 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
     }
 
     /* Another node has its slot by now, and may not have the claim. */
-    if (!op.is_asking && op.link != &home_of(op.whose.name, op.slot)) {
+    if (is_elsewhere(op)) {
         claim_at_home(op);
         return;
     }

@@ -62,7 +62,7 @@ void
 redis_store::ask_durable(redis_node &node)
 {
     durable_claims &durable = node.durable;
-    u_char room[longest_prefix + sizeof("durable:") + NGX_INT_T_LEN];
+    u_char room[longest_prefix + sizeof("durable:asked:") + NGX_INT_T_LEN];
     std::string_view key;
 
     if (durable.is_asking || ngx_queue_empty(&durable.undecided)) {
@@ -96,7 +96,8 @@ redis_store::is_guest(const redis_node &node) const
 
 /*
  * In a cluster it has to be one of the node's own, or, if it has none yet, in
- * the slot that moves there.
+ * the slot that moves there: with another name, as the node that has the slot
+ * could not move its own key to a place that is taken.
  */
 bool
 redis_store::find_durable_key(redis_node &node, u_char *room,
@@ -111,8 +112,8 @@ redis_store::find_durable_key(redis_node &node, u_char *room,
     for (std::size_t tries = 0; tries < most_key_tries; tries++) {
         u_char *end = cluster_ == nullptr
                           ? ngx_sprintf(room, "%Vdurable", &prefix)
-                          : ngx_sprintf(room, "%Vdurable:%ud", &prefix,
-                                        number);
+                          : ngx_sprintf(room, "%Vdurable:%s%ud", &prefix,
+                                        guest ? "asked:" : "", number);
 
         key = {reinterpret_cast<char *>(room),
                static_cast<std::size_t>(end - room)};
@@ -242,6 +243,9 @@ redis_store::decide(redis_node &node, ngx_queue_t &which, bool durable)
         } else if (!link.is_confirmed()) {
             health_.claim_not_confirmed(link.name());
             claim_too_late(op, claim_result::unreadable);
+
+        } else if (durable && is_elsewhere(op)) {
+            claim_at_home(op);
 
         } else if (durable && same
                    && !is_due(op.asked_at

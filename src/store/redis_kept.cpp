@@ -141,6 +141,17 @@ kept_records::doubt(redis_link &link)
 }
 
 
+void
+kept_records::doubt(const token &owner)
+{
+    kept_record *record = find(owner);
+
+    if (record != nullptr) {
+        doubt(*record);
+    }
+}
+
+
 /* What is not in doubt by now is as before, and older than the others. */
 void
 kept_records::is_back(redis_link &link)
@@ -171,11 +182,18 @@ kept_records::doubt_all(ngx_queue_t &list, const redis_link &link)
         q = ngx_queue_next(q);
 
         if (&home_of(record) == &link) {
-            record.in_doubt = true;
-            record.is_sent = false;
-            move(record, &in_doubt_, true);
+            doubt(record);
         }
     }
+}
+
+
+void
+kept_records::doubt(kept_record &record)
+{
+    record.in_doubt = true;
+    record.is_sent = false;
+    move(record, &in_doubt_, true);
 }
 
 

@@ -72,6 +72,7 @@ public:
 
     /* The server has or may not have what it had. */
     void doubt(redis_link &link);
+    void doubt(const token &owner);
     void is_back(redis_link &link);
     void send_again(redis_link &link);
     kept_record *next_in_doubt(redis_link &link);
@@ -89,6 +90,7 @@ private:
     void drop_old();
     bool is_old(const kept_record &record) const;
     void doubt_all(ngx_queue_t &list, const redis_link &link);
+    void doubt(kept_record &record);
     redis_link &home_of(const kept_record &record) const;
     ngx_queue_t &bucket_of(const token &owner);
 

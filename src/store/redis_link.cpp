@@ -312,7 +312,9 @@ redis_link::may_have_lost_memory() const
         return false;
     }
 
-    if (doubt_ == memory_doubt::always) {
+    if (doubt_ == memory_doubt::always
+        || (doubt_ == memory_doubt::if_promoted && greeting_.was_promoted()))
+    {
         return true;
     }
 
@@ -320,9 +322,7 @@ redis_link::may_have_lost_memory() const
         return !now.is_known() || now != identity_;
     }
 
-    return failures_ != 0
-           || (doubt_ == memory_doubt::if_promoted
-               && greeting_.was_promoted());
+    return failures_ != 0;
 }
 
 

@@ -167,11 +167,14 @@ redis_store::put_back_answered(operation &op, const redisReply *reply)
 
     kept_record *record = kept_.find(op.whose.owner);
 
-    if (record != nullptr && done) {
-        kept_.confirm(*record);
+    /* It may have ended meanwhile, and then that is put back as well. */
+    if (record != nullptr && record->why == op.why) {
+        if (done && !is_elsewhere(op)) {
+            kept_.confirm(*record);
 
-    } else if (record != nullptr) {
-        record->is_sent = false;
+        } else {
+            record->is_sent = false;
+        }
     }
 
     free_operation(&op);

@@ -79,8 +79,13 @@ redis_store::slots_moved()
 void
 redis_store::memory_in_doubt(redis_link &link)
 {
+    bool refuses = link.gate.refuses;
+
     link.gate.closed = true;
     memory_lost(link);
+
+    /* What the greeting says of it may be old. */
+    link.gate.refuses = refuses;
 
     /* What is on its way on this connection stays on its way. */
     link.gate.next_try = ngx_current_msec;
@@ -264,13 +269,23 @@ redis_store::send_again(operation &op)
 }
 
 
+/* Another node has its slot by now, and may not have what this one has. */
+bool
+redis_store::is_elsewhere(const operation &op)
+{
+    return !op.is_asking && op.link != &home_of(op.whose.name, op.slot);
+}
+
+
 /* If the slot has taken it along, it is found there. */
 void
 redis_store::claim_at_home(operation &op)
 {
     op.may_be_claimed = true;
 
-    if (++op.hops > most_hops) {
+    if (++op.hops > most_hops
+        || is_due(op.asked_at + static_cast<ngx_msec_t>(timeout_)))
+    {
         claim_too_late(op, claim_result::unavailable);
         return;
     }

@@ -206,6 +206,11 @@ redis_store::update_kept(operation &op, long long result)
     } else {
         kept_.forget(op.whose.owner);
     }
+
+    if (is_elsewhere(op)) {
+        kept_.doubt(op.whose.owner);
+        arm_gate();
+    }
 }
 
 

@@ -108,12 +108,14 @@ private:
     redis_link *link_after(const redirection &to, redis_link &from,
                            const record_id &name);
     void send_again(operation &op);
+    bool is_elsewhere(const operation &op);
     void claim_at_home(operation &op);
 
     /* redis_claims.cpp */
     void claim_replied(operation &op, const redisReply &reply);
     void pair_replied(operation &op, const redisReply &set,
                       const redisReply &get);
+    void claim_written(operation &op, std::int64_t attempt);
     void claim_granted(operation &op, std::int64_t attempt);
     void claim_counts(operation &op);
     void drop_claim(operation &op);
