@@ -12,7 +12,7 @@ use JSON::PP ();
 
 use Nginx;
 
-our @EXPORT = qw(ask act find unknown_of answer_of);
+our @EXPORT = qw(ask act find unknown_of all_pages answer_of);
 
 # A question: the query string.
 sub ask ($ng, $query, %opt) {
@@ -43,11 +43,16 @@ sub find ($ng, $key, %opt) {
     return answer_of(act($ng, act => 'find', key => $key, %route));
 }
 
-# All of them, page by page.
 sub unknown_of ($ng) {
+    return all_pages(sub ($query) { answer_of(ask($ng, $query)) });
+}
+
+# All unknown outcomes. A page can be empty: each server of a cluster has its
+# own.
+sub all_pages ($ask) {
     my ($from, @records) = 0;
     for (1 .. 1000) {
-        my $page = answer_of(ask($ng, "unknown&from=$from"));
+        my $page = $ask->("unknown&from=$from");
         push @records, @{ $page->{unknown} };
         $from = $page->{next} // return @records;
     }
