@@ -28,12 +28,13 @@ sub begin ($self, $seconds, $dice) {
     return if $self->{switching} || !eval { $cluster->is_complete };
     my $slot = int($dice * $Cluster::SLOTS);
     my $old = eval { $cluster->master_of($slot) } // return;
+    my ($copy) = eval { $cluster->replicas_of($old) } or return;
     $self->{switching} = 1;
     $self->{switches}++;
     $self->store_away($seconds);
     # Outcomes do not wait for replicas: those of a host that dies as well.
     $self->write_down('outcomes lost', until => now() + $seconds);
-    return ($old, Cluster::first_slot($old));
+    return ($old, Cluster::first_slot($old), $copy);
 }
 
 # Whoever was lost comes back when another has its slots, as its replica.
@@ -67,8 +68,7 @@ sub node_stop ($self, $instance, $dice, $long, @) {
 }
 
 sub node_failover ($self, $instance, $dice, @) {
-    my ($old, $slot) = $self->begin(6, $dice) or return 0;
-    my ($copy) = $self->{world}{cluster}->replicas_of($old);
+    my ($old, $slot, $copy) = $self->begin(6, $dice) or return 0;
     eval { Cluster::ask($copy, 'CLUSTER', 'FAILOVER') };
     $self->after(1, sub { $self->finish($old, $slot) });
     return 1;
@@ -76,13 +76,12 @@ sub node_failover ($self, $instance, $dice, @) {
 
 # Nothing is copied any more, then the master dies, and a host with it.
 sub copy_stall ($self, $instance, $dice, @) {
-    my ($old, $slot) = $self->begin(9, $dice) or return 0;
-    my ($copy) = $self->{world}{cluster}->replicas_of($old);
+    my ($old, $slot, $copy) = $self->begin(9, $dice) or return 0;
     $copy->freeze;
     eval { Cluster::ask($old, 'CLIENT', 'KILL', 'TYPE', 'replica') };
     $self->after(0.5 + 0.3 * $dice, sub {
         $old->kill;
-        $self->nginx_kill($instance, $dice);
+        $self->nginx_kill($instance, $dice) if !$self->{hosts_live};
         $copy->thaw;
         $self->after(1, sub { $self->finish($old, $slot) });
     });
