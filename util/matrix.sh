@@ -103,8 +103,10 @@ row_line()
 {
     local files failed
 
-    files=$(awk -F '[=,]' '/^Files=/ { n += $2 } END { print n + 0 }' "$log")
-    failed=$(grep -c '^t/.*(Wstat:' "$log" || true)
+    # What failed is said once more at the end.
+    files=$(sed '/^== FAILED/,$d' "$log" \
+        | awk -F '[=,]' '/^Files=/ { n += $2 } END { print n + 0 }')
+    failed=$(sed '/^== FAILED/,$d' "$log" | grep -c '^t/.*(Wstat:' || true)
 
     printf '| %s ' "$row" "$(version_of nginx)" "$(compiler_of)" \
         "$(version_of libhiredis-dev)" "$(version_of libssl-dev)" \
