@@ -242,12 +242,15 @@ subtest 'the outcome of another run of the same attempt is never replaced' => su
 for my $case (['an outcome', 0], ['a run', 1]) {
     my ($what, $runs) = @$case;
     subtest "$what takes the place of the outcome of an earlier attempt" => sub {
+        my $key = "earlier-$runs";
         my ($redis, $proxy) = proxied_redis();
         my ($ng, $other) = map {
             on_redis_nginx($proxy->url, params => $PARAMS, lines => 'idempotency_unknown_outcome release;')
         } 1 .. 2;
-        like(said(post($ng->port, 'earlier', do => 'die=before')), qr/^502/, 'what became of the first is unknown');
-        my ($gate, $conn) = start_run($ng->port, 'earlier');
+        like(said(post($ng->port, $key, do => 'die=before')), qr/^502/, 'what became of the first is unknown');
+        my $gate = Keyed::Gate->new;
+        my $conn = send_post($ng->port, $key, do => $gate->closed);
+        ok(begun($key, 2), 'the second runs');
         my ($name) = keys_of($redis);
         my $late = other_token($redis->command('GET', $name));
         substr $late, 1, 5, pack 'CV', 3, 1;
@@ -257,8 +260,8 @@ for my $case (['an outcome', 0], ['a run', 1]) {
         falls_back($redis, $proxy, $name => $late);
         is_checked($ng, 1, 1);
         $ends->() if $runs;
-        like($second, qr/^201 #\d+$/, 'the second runs');
-        is(told($other->port, 'earlier'), "$second replayed", 'it is what a retry gets');
+        like($second, qr/^201 #\d+$/, 'it ends');
+        is(told($other->port, $key), "$second replayed", 'it is what a retry gets');
         finish($_, allow => $TWICE) for $ng, $other;
     };
 }

@@ -185,6 +185,10 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
         return;
     }
 
+    /* A server that lacks the earlier attempts stores what it is told. */
+    op.whose.attempt = std::max(op.whose.attempt,
+                                static_cast<std::uint32_t>(attempt));
+
     /* Another node has its slot by now, and may not have the claim. */
     if (is_elsewhere(op)) {
         claim_at_home(op);
@@ -196,8 +200,6 @@ redis_store::claim_granted(operation &op, std::int64_t attempt)
         claim_too_late(op, claim_result::unreadable);
         return;
     }
-
-    op.whose.attempt = static_cast<std::uint32_t>(attempt);
 
     if (wants_durable()) {
         wait_until_durable(op);

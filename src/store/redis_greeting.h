@@ -59,6 +59,7 @@ public:
 
     /* It refuses writes, at least for now. */
     bool writes_refused() const { return writes_refused_; }
+    void forget_refusal() { writes_refused_ = false; }
 
     /* It was a replica once, or does not say so. */
     bool was_promoted() const;

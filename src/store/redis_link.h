@@ -127,6 +127,7 @@ public:
 
     /* When it was connected, the server refused writes. */
     bool was_refused() const { return greeting_.writes_refused(); }
+    void forget_refusal() { greeting_.forget_refusal(); }
 
     /* To send a command: begin(), add the arguments to the output, end(). */
     redis_output &begin(command &c, unsigned arguments);

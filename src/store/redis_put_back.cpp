@@ -237,10 +237,14 @@ redis_store::script_ended(operation &op, long long result)
 void
 redis_store::writes_accepted(redis_link &link)
 {
+    link.forget_refusal();
+
     if (!link.gate.refuses) {
         return;
     }
 
+    /* The worker may have stood still since nginx looked at the clock. */
+    ngx_time_update();
     link.gate.refuses = false;
     link.gate.closed = true;
     link.gate.opens_at = ngx_current_msec + grace_;

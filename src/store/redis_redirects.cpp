@@ -84,8 +84,7 @@ redis_store::memory_in_doubt(redis_link &link)
     link.gate.closed = true;
     memory_lost(link);
 
-    /* What the greeting says of it may be old. */
-    link.gate.refuses = refuses;
+    link.gate.refuses = link.gate.refuses || refuses;
 
     /* What is on its way on this connection stays on its way. */
     link.gate.next_try = ngx_current_msec;

@@ -149,7 +149,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
     update_kept(op, reply.integer);
 
     /* One that was put back may have to give way to a later attempt. */
-    if (local_ != nullptr && op.why == purpose::complete
+    if (local_ != nullptr && op.why == purpose::complete && !is_elsewhere(op)
         && (reply.integer == 1 || reply.integer == 4))
     {
         local_->completed(op);
@@ -209,6 +209,7 @@ redis_store::update_kept(operation &op, long long result)
 
     if (is_elsewhere(op)) {
         kept_.doubt(op.whose.owner);
+        put_back_more(home_of(op.whose.name, op.slot));
         arm_gate();
     }
 }
