@@ -105,12 +105,7 @@ redis_store::send_admin(admin_operation &op)
     redis_link &link = *op.link;
     unsigned arguments = op.settles ? 8 : 4;
 
-    if (op.is_asking) {
-        link.begin(op, 1).add("ASKING");
-    }
-
-    redis_output &out = op.is_asking ? link.begin_next(op, arguments)
-                                     : link.begin(op, arguments);
+    redis_output &out = link.begin(op, arguments, op.is_asking);
 
     out.add("EVAL");
     out.add(op.settles ? settle_script : look_up_script);

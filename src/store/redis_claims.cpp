@@ -290,12 +290,9 @@ redis_store::claim_found(operation &op, const redisReply &value,
 void
 redis_store::claim_unreadable(operation &op)
 {
-    claim_answer answer;
-
-    answer.result = claim_result::unreadable;
     health_.unreadable_record(op.link->name());
     health_.claim_failed();
-    answer_claim(op, answer);
+    answer_claim(op, answer_without_record(claim_result::unreadable));
 }
 
 
@@ -337,11 +334,8 @@ redis_store::claim_refused(operation &op, const redisReply &reply)
     }
 
     if (code == "WRONGTYPE") {
-        claim_answer answer;
-
-        answer.result = claim_result::unreadable;
         health_.claim_failed();
-        answer_claim(op, answer);
+        answer_claim(op, answer_without_record(claim_result::unreadable));
         return;
     }
 

@@ -91,11 +91,7 @@ redis_commands::ask_durable(redis_link &link, command &c,
 {
     bool disk = wanted.what == durability_settings::kind::disk;
 
-    if (asking) {
-        link.begin(c, 1).add("ASKING");
-    }
-
-    redis_output &set = asking ? link.begin_next(c, 5) : link.begin(c, 5);
+    redis_output &set = link.begin(c, 5, asking);
 
     set.add("SET");
     set.add(key);
@@ -199,12 +195,7 @@ redis_commands::begin_script(operation &op, unsigned arguments) const
 {
     const script &s = script_for(op.why);
 
-    if (op.is_asking) {
-        op.link->begin(op, 1).add("ASKING");
-    }
-
-    redis_output &out = op.is_asking ? op.link->begin_next(op, 4 + arguments)
-                                     : op.link->begin(op, 4 + arguments);
+    redis_output &out = op.link->begin(op, 4 + arguments, op.is_asking);
 
     if (op.written == form::script_in_full) {
         out.add("EVAL");

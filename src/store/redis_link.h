@@ -133,6 +133,9 @@ public:
     redis_output &begin(command &c, unsigned arguments);
     void end(command &c);
 
+    /* The same; asking: the node is about to get the slot of this command. */
+    redis_output &begin(command &c, unsigned arguments, bool asking);
+
     /* Between the two: begins another command that belongs to it. */
     redis_output &begin_next(command &c, unsigned arguments);
 

@@ -23,6 +23,19 @@ redis_link::begin(command &c, unsigned arguments)
 
 
 redis_output &
+redis_link::begin(command &c, unsigned arguments, bool asking)
+{
+    if (!asking) {
+        return begin(c, arguments);
+    }
+
+    begin(c, 1).add("ASKING");
+
+    return begin_next(c, arguments);
+}
+
+
+redis_output &
 redis_link::begin_next(command &c, unsigned arguments)
 {
     c.replies++;
