@@ -23,10 +23,10 @@ use Getopt::Long;
 use POSIX ();
 use Time::HiRes qw(sleep time);
 
+use Application;
 use Chart;
 use Contenders;
 use Report;
-use Upstream;
 
 my %opt = (rounds => 0, quick => 0, only => '', against => '');
 GetOptions(\%opt, 'rounds=i', 'quick', 'only=s', 'against=s') or exit 2;
@@ -44,6 +44,7 @@ if ($opt{quick}) {
 }
 # Perl would end without ending what it has started.
 $SIG{PIPE} = sub { exit 1 };
+my $application = Application->new;
 my $ROUNDS = $opt{rounds} || ($opt{quick} ? 3 : 9);
 my $runs = 0;
 
@@ -51,23 +52,21 @@ main();
 
 sub main {
     my $cpu = separate();
-    my $upstream = Upstream->start;
     my %only = map { $_ => 1 } split /,/, $opt{only};
-    my $all = Contenders->start($upstream, cpu => $cpu, node => !$opt{quick},
+    my $all = Contenders->start($application, cpu => $cpu, node => !$opt{quick},
         against => $opt{against}, %only ? (only => \%only) : ());
     my @list = $all->list;
     my %result = (columns => \@COLUMNS, list => \@list, rounds => $ROUNDS,
         quick => $opt{quick}, began => load_average());
     prepare($_) for @list;
-    $result{twice} = { map { $_->{id} => ran_twice($upstream, $_) } @list };
+    $result{twice} = { map { $_->{id} => ran_twice($_) } @list };
     for my $round (1 .. $ROUNDS) {
         print STDERR "round $round of $ROUNDS\n";
-        push @{ $result{rows} }, one_round($upstream, @list);
+        push @{ $result{rows} }, one_round(@list);
     }
     $result{latency} = latency(@list);
     $result{ended} = load_average();
     $all->stop;
-    $upstream->stop;
     write_out(\%result);
 }
 
@@ -86,13 +85,13 @@ sub load_average {
 
 # ---- one measurement ------------------------------------------------------
 
-sub one_round ($upstream, @list) {
+sub one_round (@list) {
     my %row;
     for my $column (@COLUMNS) {
         for my $kind (qw(new replay)) {
             for my $one (@list) {
                 next if !takes_part($one, $kind);
-                $row{"$column->{id} $kind"}{ $one->{id} } = measure($upstream, $one, $column, $kind);
+                $row{"$column->{id} $kind"}{ $one->{id} } = measure($one, $column, $kind);
             }
         }
     }
@@ -105,7 +104,7 @@ sub takes_part ($one, $kind) {
 }
 
 # Microseconds of CPU for a request; negative: it did not do what it should.
-sub measure ($upstream, $one, $column, $kind) {
+sub measure ($one, $column, $kind) {
     if ($one->{fresh}) {
         $one->{gateway}->stop;
         $one->{gateway}->launch;
@@ -114,10 +113,10 @@ sub measure ($upstream, $one, $column, $kind) {
     my %load = load_of($one, $column, $kind);
     # Caches of the processor have been used by others meanwhile.
     $one->{gateway}->load(%load, next_prefix($kind), requests => 100);
-    my ($cpu, $ran) = ($one->{gateway}->cpu, $upstream->executions);
+    my $cpu = $one->{gateway}->cpu;
     my $said = $one->{gateway}->load(%load, next_prefix($kind), requests => $requests);
     $cpu = $one->{gateway}->cpu - $cpu;
-    $ran = $upstream->executions - $ran;
+    my $ran = $said->{executions};
     my $expected = $kind eq 'new' ? $requests : 0;
     my $right = $ran == $expected && !$said->{short} && ($said->{status200} // 0) == $requests;
     $right = 1 if $one->{limit} && !$said->{short};
@@ -129,8 +128,8 @@ sub measure ($upstream, $one, $column, $kind) {
 }
 
 sub load_of ($one, $column, $kind) {
-    return (path => "/$kind/$column->{size}", body => $column->{body},
-        expect => $Upstream::SIZE{ $column->{size} }, connections => $CONNECTIONS,
+    return ($application->load, path => "/$kind/$column->{size}", body => $column->{body},
+        expect => $Application::SIZE{ $column->{size} }, connections => $CONNECTIONS,
         $one->{http2} ? (http2 => 1) : (),
         $kind eq 'replay' ? (keys => $one->{slow} ? 100 : $column->{keys}, prefix => "r$column->{id}") : (),
         %{ $one->{load} // {} });
@@ -156,15 +155,15 @@ sub prepare ($one) {
 }
 
 # Keys that are each sent 16 times at once: executions beyond one for each.
-sub ran_twice ($upstream, $one) {
+sub ran_twice ($one) {
     return undef if $one->{limit} || $one->{only};
-    my $keys = 20;
-    my $before = $upstream->executions;
-    for (1 .. $keys) {
-        $one->{gateway}->load(load_of($one, $COLUMNS[0], 'new'), next_prefix('new'),
+    my $more = 0;
+    for (1 .. 20) {
+        my $said = $one->{gateway}->load(load_of($one, $COLUMNS[0], 'new'), next_prefix('new'),
             keys => 1, requests => 16, connections => 16);
+        $more += $said->{executions} - 1;
     }
-    return $upstream->executions - $before - $keys;
+    return $more;
 }
 
 # At a rate that all can stand.

@@ -12,8 +12,8 @@ use v5.36;
 use FindBin;
 use lib "$FindBin::Bin/lib", "$FindBin::Bin/../t/lib";
 
+use Application;
 use Gateway;
-use Upstream;
 
 my $FILE = "$FindBin::Bin/instructions";
 my $TOLERANCE = 0.05;
@@ -41,29 +41,28 @@ sub main (@arguments) {
 # ---- measuring ------------------------------------------------------------
 
 sub measure {
-    my $upstream = Upstream->start;
+    my $application = Application->new;
     my %measured;
     for my $case (@CASES) {
-        my $gateway = start_gateway($upstream, $case->{path});
-        my %load = (body => $case->{body}, expect => $Upstream::SIZE{ $case->{path} });
+        my $gateway = start_gateway($application, $case->{path});
+        my %load = ($application->load, body => $case->{body}, expect => $Application::SIZE{ $case->{path} });
         # What is made once, such as a connection, is not counted.
         $gateway->load(%load, prefix => 'before', requests => 50);
         for my $kind (qw(new replay)) {
-            my $before = $upstream->executions;
-            $measured{"$case->{name} $kind"} = count($gateway, $kind,
-                sub { $gateway->load(%load, prefix => 'keys', requests => $REQUESTS) });
+            my $ran;
+            $measured{"$case->{name} $kind"} = count($gateway, $kind, sub {
+                $ran = $gateway->load(%load, prefix => 'keys', requests => $REQUESTS)->{executions};
+            });
             my $expected = $kind eq 'new' ? $REQUESTS : 0;
-            my $ran = $upstream->executions - $before;
             die "$case->{name}, $kind: $ran executions, not $expected\n" if $ran != $expected;
         }
         $gateway->stop;
     }
-    $upstream->stop;
     return \%measured;
 }
 
-sub start_gateway ($upstream, $path) {
-    my $port = $upstream->port($path);
+sub start_gateway ($application, $path) {
+    my $port = $application->port($path);
     return Gateway->start(
         modules => [$ENV{TEST_NGINX_LOAD_MODULES}],
         under => [qw(valgrind --tool=callgrind --callgrind-out-file=counted

@@ -12,18 +12,18 @@ use lib "$FindBin::Bin/lib", "$FindBin::Bin/../t/lib";
 
 use POSIX ();
 
+use Application;
 use FreePorts qw(free_ports);
 use Gateway;
 use Report;
-use Upstream;
 
 my $ROUNDS = 5;
+my $application = Application->new;
 my $runs = 0;
 
 main();
 
 sub main {
-    my $upstream = Upstream->start;
     # Answers after half a second, so that there are many at once.
     # On some ports, as the system lets no more than 4,096 wait for one.
     my @slow = free_ports(8);
@@ -32,7 +32,7 @@ sub main {
             'ndk_http_module.so', 'ngx_http_lua_module.so'],
         http => "server { listen %%PORT%%; $listen location / { content_by_lua_block { "
             . 'ngx.sleep(0.5) ngx.print(string.rep("x", 300)) } } }');
-    my @gateways = map { gateway($upstream, \@slow, $_) } 0, 1;
+    my @gateways = map { gateway(\@slow, $_) } 0, 1;
 
     print head('headers', 'new');
     row(\@gateways, $_, { headers => $_, requests => 3000 }) for 0, 10, 50;
@@ -46,7 +46,6 @@ sub main {
     row([$gateways[1]], $_, { path => '/slow', keys => 1, connections => $_, requests => $_ })
         for 10, 100, 1000;
     $_->stop for @gateways, $slow;
-    $upstream->stop;
 }
 
 # 10,000, or what the limit of open files lets be: each takes two.
@@ -55,13 +54,13 @@ sub most_in_flight {
     return $files < 10000 ? $files : 10000;
 }
 
-sub gateway ($upstream, $slow, $with) {
+sub gateway ($slow, $with) {
     my $protect = $with ? 'idempotency on; idempotency_scope none; idempotency_ttl 5s; idempotency_wait 5s;' : '';
     my $more = "$protect proxy_http_version 1.1; proxy_set_header Connection '';";
     return Gateway->start(modules => [$ENV{TEST_NGINX_LOAD_MODULES}], http => <<"END");
     @{[ $with ? 'idempotency_store default memory:512m;' : '' ]}
     large_client_header_buffers 8 64k; client_max_body_size 8m; client_body_buffer_size 2m;
-    upstream fast { server 127.0.0.1:@{[ $upstream->port('small') ]}; keepalive 64; }
+    upstream fast { server 127.0.0.1:@{[ $application->port('small') ]}; keepalive 64; }
     upstream slow { @{[ map {"server 127.0.0.1:$_;"} @$slow ]} keepalive 10000; }
     server {
         listen %%PORT%% backlog=4096;
@@ -82,7 +81,7 @@ sub row ($gateways, $name, $load, $rounds = $ROUNDS) {
         for my $i (0 .. $#$gateways) {
             my $gateway = $gateways->[$i];
             my $cpu = $gateway->cpu;
-            my $said = $gateway->load(connections => 32, %$load, prefix => 'g' . ++$runs);
+            my $said = $gateway->load($application->load, connections => 32, %$load, prefix => 'g' . ++$runs);
             die "not all were answered\n" if ($said->{status200} // 0) != $load->{requests};
             push @{ $times[$i] }, ($gateway->cpu - $cpu) / 1000 / $load->{requests};
         }

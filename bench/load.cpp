@@ -1,3 +1,4 @@
+#include "load_application.h"
 #include "load.h"
 
 #include <algorithm>
@@ -33,6 +34,7 @@
  * --expect E       least size of a response
  * --headers H      so many headers more
  * --http2          without TLS
+ * --application PORT:SIZE   be the application that the gateway asks, too
  */
 
 using namespace load;
@@ -44,10 +46,15 @@ using nanoseconds = std::int64_t;
 constexpr nanoseconds second = 1'000'000'000;
 
 
+/* What an event is about: 8 bits of this, 24 of its index, 32 of a number. */
+enum class kind : std::uint8_t { response, new_request, request };
+
+
 /* What is under way on a connection, and what was seen in all. */
 struct run {
     options how;
     std::vector<connection> connections;
+    std::vector<application> applications;
     std::deque<std::size_t> idle;
     std::vector<nanoseconds> times;
     std::map<int, long> statuses;
@@ -60,12 +67,16 @@ struct run {
 
 options read_options(int count, char **words);
 long number(const char *text);
+void add(int poll, int socket, kind what, std::uint32_t index,
+         std::uint32_t number = 0);
+void serve_all(run &r, int poll);
 void connect_all(run &r, int poll);
 nanoseconds now();
 nanoseconds due_at(const run &r, long number);
 void send_due(run &r);
 void wait(run &r, int poll);
 int poll_awake(int poll, epoll_event *events, int limit);
+void handle(run &r, int poll, std::uint64_t event);
 void read_from(run &r, std::size_t index);
 void report(const run &r);
 double percentile(const std::vector<nanoseconds> &sorted, double share);
@@ -80,6 +91,7 @@ main(int count, char **words)
     int poll = epoll_create1(0);
 
     r.how = read_options(count, words);
+    serve_all(r, poll);
     connect_all(r, poll);
     r.times.reserve(static_cast<std::size_t>(r.how.requests));
     r.started = now();
@@ -124,6 +136,18 @@ read_options(int count, char **words)
         } else if (word == "--path") {
             o.path = words[++i];
 
+        } else if (word == "--application") {
+            std::string port = words[++i];
+            std::size_t colon = port.find(':');
+
+            if (colon == std::string::npos) {
+                fail("not PORT:SIZE: " + port);
+            }
+
+            o.applications.emplace_back(
+                number(port.substr(0, colon).c_str()),
+                number(port.substr(colon + 1).c_str()));
+
         } else if (numbers.contains(word)) {
             *numbers[word] = number(words[++i]);
 
@@ -151,17 +175,37 @@ number(const char *text)
 
 
 void
+add(int poll, int socket, kind what, std::uint32_t index, std::uint32_t number)
+{
+    epoll_event event = {};
+
+    event.events = EPOLLIN;
+    event.data.u64 = static_cast<std::uint64_t>(what) << 56
+                     | static_cast<std::uint64_t>(index) << 32 | number;
+    epoll_ctl(poll, EPOLL_CTL_ADD, socket, &event);
+}
+
+
+void
+serve_all(run &r, int poll)
+{
+    for (auto [port, size] : r.how.applications) {
+        r.applications.emplace_back(port, size);
+        add(poll, r.applications.back().socket(), kind::new_request,
+            static_cast<std::uint32_t>(r.applications.size() - 1));
+    }
+}
+
+
+void
 connect_all(run &r, int poll)
 {
     r.connections.resize(static_cast<std::size_t>(r.how.connections));
 
     for (std::size_t i = 0; i < r.connections.size(); ++i) {
-        epoll_event event = {};
-
         r.connections[i].open(r.how);
-        event.events = EPOLLIN;
-        event.data.u64 = i;
-        epoll_ctl(poll, EPOLL_CTL_ADD, r.connections[i].socket(), &event);
+        add(poll, r.connections[i].socket(), kind::response,
+            static_cast<std::uint32_t>(i));
         r.idle.push_back(i);
     }
 }
@@ -218,11 +262,8 @@ wait(run &r, int poll)
         limit = {left / second, left % second};
     }
 
-    int n = poll_awake(poll, events, 64);
-
-    if (n == 0) {
-        n = epoll_pwait2(poll, events, 64, &limit, nullptr);
-    }
+    int n = r.how.rate == 0 ? poll_awake(poll, events, 64)
+                            : epoll_pwait2(poll, events, 64, &limit, nullptr);
 
     if (n < 0 && errno != EINTR) {
         fail("epoll_pwait2");
@@ -233,21 +274,22 @@ wait(run &r, int poll)
     }
 
     for (int i = 0; i < n; ++i) {
-        read_from(r, events[i].data.u64);
+        handle(r, poll, events[i].data.u64);
     }
 }
 
 
 /*
- * Whoever sends to a process that sleeps pays for waking it.  That would be
- * counted against the gateway, and most against the slower ones.
+ * Whoever sends to a process that sleeps pays for waking it, by an interrupt
+ * to another CPU if all there are idle.  That would be counted against the
+ * gateway, and most against the slower ones.
  */
 int
 poll_awake(int poll, epoll_event *events, int limit)
 {
-    constexpr int tries = 50;
+    nanoseconds deadline = now() + 10 * second;
 
-    for (int i = 0; i < tries; ++i) {
+    while (now() < deadline) {
         int n = epoll_wait(poll, events, limit, 0);
 
         if (n != 0) {
@@ -258,6 +300,29 @@ poll_awake(int poll, epoll_event *events, int limit)
     }
 
     return 0;
+}
+
+
+void
+handle(run &r, int poll, std::uint64_t event)
+{
+    std::uint32_t index = event >> 32 & 0xffffff;
+    auto number = static_cast<std::uint32_t>(event);
+
+    switch (static_cast<kind>(event >> 56)) {
+
+    case kind::response: read_from(r, index); break;
+
+    case kind::new_request: {
+        int accepted = r.applications[index].accept_one();
+
+        add(poll, accepted, kind::request, index,
+            static_cast<std::uint32_t>(accepted));
+        break;
+    }
+
+    case kind::request: r.applications[index].serve(static_cast<int>(number));
+    }
 }
 
 
@@ -292,6 +357,14 @@ report(const run &r)
                 r.done, seconds, percentile(times, 0.5),
                 percentile(times, 0.99), percentile(times, 0.999),
                 r.short_ones);
+
+    long executions = 0;
+
+    for (const application &one : r.applications) {
+        executions += one.executions;
+    }
+
+    std::printf(" executions %ld", executions);
 
     for (auto [status, count] : r.statuses) {
         std::printf(" status%d %ld", status, count);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /* The load generator's connections, see load.cpp. */
@@ -20,6 +21,7 @@ struct options {
     long expect = 0;
     long headers = 0;
     bool http2 = false;
+    std::vector<std::pair<long, long>> applications; /* port, size */
     std::string prefix = "bench";
     std::string path = "/pay";
 };
@@ -44,7 +46,6 @@ public:
     int socket() const { return socket_; }
 
 private:
-    void send_all(std::string_view bytes);
     bool whole_http1(response &got);
     bool whole_http2(response &got);
     std::string http1_request(const options &how, const std::string &key);
@@ -60,6 +61,11 @@ private:
 
 /* A document of about this size, with some structure. */
 std::string json_of(long size);
+
+void send_all(int socket, std::string_view bytes);
+
+/* The value of a header in an HTTP/1 head; empty: there is none. */
+std::string_view header(std::string_view head, std::string_view name);
 
 [[noreturn]] void fail(const std::string &why);
 

@@ -24,7 +24,6 @@ constexpr std::uint8_t end_stream = 1, end_headers = 4, ack = 1;
 
 std::string key_of(const options &how, long number);
 const std::string &body_of(const options &how);
-std::string_view header(std::string_view head, std::string_view name);
 std::string frame(std::uint8_t type, std::uint8_t flags, std::uint32_t stream,
                   std::string_view payload);
 std::string hpack(std::string_view name, std::string_view value);
@@ -54,9 +53,11 @@ connection::open(const options &how)
 
     if (http2_) {
         /* Windows so large that they need no attention. */
-        send_all("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-                 + frame(settings_frame, 0, 0, {"\x00\x04\x7f\xff\xff\xff", 6})
-                 + frame(window_frame, 0, 0, {"\x7f\xff\x00\x00", 4}));
+        send_all(
+            socket_,
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                + frame(settings_frame, 0, 0, {"\x00\x04\x7f\xff\xff\xff", 6})
+                + frame(window_frame, 0, 0, {"\x7f\xff\x00\x00", 4}));
     }
 }
 
@@ -67,7 +68,8 @@ connection::send_request(const options &how, long number)
     std::string key = key_of(how, number);
 
     so_far_ = {};
-    send_all(http2_ ? http2_request(how, key) : http1_request(how, key));
+    send_all(socket_,
+             http2_ ? http2_request(how, key) : http1_request(how, key));
 }
 
 
@@ -84,21 +86,6 @@ connection::receive(response &got)
     in_.append(bytes, static_cast<std::size_t>(n));
 
     return http2_ ? whole_http2(got) : whole_http1(got);
-}
-
-
-void
-connection::send_all(std::string_view bytes)
-{
-    while (!bytes.empty()) {
-        ssize_t n = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-
-        if (n <= 0) {
-            fail("send: " + std::string(std::strerror(errno)));
-        }
-
-        bytes.remove_prefix(static_cast<std::size_t>(n));
-    }
 }
 
 
@@ -209,7 +196,8 @@ connection::whole_http2(response &got)
         }
 
         if ((type == settings_frame || type == ping_frame) && !(flags & ack)) {
-            send_all(frame(type, ack, 0,
+            send_all(socket_,
+                     frame(type, ack, 0,
                            type == ping_frame ? payload : std::string()));
         }
 
@@ -257,6 +245,41 @@ json_of(long size)
 
 
 void
+send_all(int socket, std::string_view bytes)
+{
+    while (!bytes.empty()) {
+        ssize_t n = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+
+        if (n <= 0) {
+            fail("send: " + std::string(std::strerror(errno)));
+        }
+
+        bytes.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+
+
+std::string_view
+header(std::string_view head, std::string_view name)
+{
+    for (std::size_t at = head.find("\r\n"); at + 2 < head.size();
+         at = head.find("\r\n", at + 2))
+    {
+        std::string_view line = head.substr(at + 2);
+
+        if (line.size() > name.size() && line[name.size()] == ':'
+            && strncasecmp(line.data(), name.data(), name.size()) == 0)
+        {
+            line.remove_prefix(name.size() + 2);
+            return line.substr(0, line.find("\r\n"));
+        }
+    }
+
+    return {};
+}
+
+
+void
 fail(const std::string &why)
 {
     std::fprintf(stderr, "load: %s\n", why.c_str());
@@ -292,26 +315,6 @@ body_of(const options &how)
     static const std::string body = json_of(how.body);
 
     return body;
-}
-
-
-std::string_view
-header(std::string_view head, std::string_view name)
-{
-    for (std::size_t at = head.find("\r\n"); at + 2 < head.size();
-         at = head.find("\r\n", at + 2))
-    {
-        std::string_view line = head.substr(at + 2);
-
-        if (line.size() > name.size() && line[name.size()] == ':'
-            && strncasecmp(line.data(), name.data(), name.size()) == 0)
-        {
-            line.remove_prefix(name.size() + 2);
-            return line.substr(0, line.find("\r\n"));
-        }
-    }
-
-    return {};
 }
 
 

@@ -4,7 +4,7 @@ package Contenders;
 # locations: /new and /replay, /small and /large. What is stored by /new expires
 # soon, so that all stores reach a steady state.
 #
-#   my $all = Contenders->start($upstream, cpu => 0, node => 1, only => {memory => 1});
+#   my $all = Contenders->start($application, cpu => 0, node => 1, only => {memory => 1});
 #   for my $contender ($all->list) { $contender->{gateway}->load(...) }
 
 use v5.36;
@@ -13,6 +13,7 @@ use FindBin;
 use POSIX ();
 use Time::HiRes qw(sleep);
 
+use Application;
 use FreePorts qw(free_ports);
 use Gateway;
 use Node;
@@ -63,8 +64,8 @@ sub table ($self) {
     );
 }
 
-sub start ($class, $upstream, %opt) {
-    my $self = bless { upstream => $upstream, cpu => $opt{cpu} }, $class;
+sub start ($class, $application, %opt) {
+    my $self = bless { application => $application, cpu => $opt{cpu} }, $class;
     my @list = $self->table;
     push @list, map { other($_, $opt{against}) } grep { $_->{id} =~ /^(memory|fresh|redis)$/ } @list
         if $opt{against};
@@ -72,7 +73,7 @@ sub start ($class, $upstream, %opt) {
         @list = grep { $_->{limit} && !$_->{http2} || $only->{ $_->{id} } } @list;
     }
     $self->launch($_) for @list;
-    push @list, Node->contender($upstream) if $opt{node} && (!$opt{only} || $opt{only}{node});
+    push @list, Node->contender($application) if $opt{node} && (!$opt{only} || $opt{only}{node});
     $self->{list} = \@list;
     return $self;
 }
@@ -102,11 +103,11 @@ sub launch ($self, $one) {
         qw(new replay);
     my $listen = $one->{http2} ? 'listen %%PORT%% http2;' : 'listen %%PORT%%;';
     my $upstreams = join '', map {
-        "upstream $_ { server 127.0.0.1:@{[ $self->{upstream}->port($_) ]}; keepalive 64; }\n"
+        "upstream $_ { server 127.0.0.1:@{[ $self->{application}->port($_) ]}; keepalive 64; }\n"
     } qw(small large);
     $one->{gateway} = Gateway->start(
         cpu => $self->{cpu}, modules => $one->{modules} // [],
-        http => join "\n", Upstream::answers(), $upstreams, $one->{http} // '',
+        http => join "\n", Application::answers(), $upstreams, $one->{http} // '',
             'client_body_buffer_size 64k; proxy_buffers 16 8k;',
             "server { $listen", $one->{server} // '', $locations, '}');
 }

@@ -112,7 +112,7 @@ sub cpu_of ($pid) {
     return $sum;
 }
 
-# Options of bench/load.cpp; true alone: an option without value. Returns what
+# Options of bench/load.cpp; a list: one that is given several times. Returns what
 # it says, by name.
 sub load ($self, %opt) {
     return send_load($self->{port}, %opt);
@@ -121,7 +121,9 @@ sub load ($self, %opt) {
 sub send_load ($port, %opt) {
     my @command = ($ENV{BENCH_LOAD}, '--port', $port);
     push @command, '--http2' if delete $opt{http2};
-    push @command, map { ("--$_", $opt{$_}) } sort keys %opt;
+    for my $name (sort keys %opt) {
+        push @command, map { ("--$name", $_) } ref $opt{$name} ? @{ $opt{$name} } : $opt{$name};
+    }
     open my $out, '-|', @command or die "$command[0]: $!\n";
     my %said = split ' ', readline($out) // '';
     close $out or die "the load on port $port failed\n";

@@ -17,14 +17,14 @@ use Running qw(started ended);
 my $DIR = "$ENV{BENCH_OUT}/node";
 
 # Empty, with a line that says why, where it cannot be had.
-sub contender ($class, $upstream) {
+sub contender ($class, $application) {
     my $why = missing();
     if ($why) {
         print STDERR "SKIPPED: the contender on Node: $why\n";
         return ();
     }
     my $self = bless { port => free_ports(1) }, $class;
-    $self->launch($upstream);
+    $self->launch($application);
     return { name => 'Node: express-idempotency', id => 'node', gateway => $self, slow => 1 };
 }
 
@@ -37,7 +37,7 @@ sub missing {
         ? "npm install failed, see $DIR/npm.log" : '';
 }
 
-sub launch ($self, $upstream) {
+sub launch ($self, $application) {
     my $pid = fork // die "fork: $!\n";
     if (!$pid) {
         $ENV{NODE_PATH} = "$DIR/node_modules";
@@ -45,7 +45,7 @@ sub launch ($self, $upstream) {
         # It tells of each refusal.
         open STDERR, '>', "$DIR/node.log";
         exec('node', "$FindBin::Bin/contenders/node.js", $self->{port},
-            map { $upstream->port($_) } qw(small large)) or POSIX::_exit(127);
+            map { $application->port($_) } qw(small large)) or POSIX::_exit(127);
     }
     $self->{pid} = $pid;
     started($pid, sub { $self->stop });
