@@ -113,6 +113,45 @@ subtest 'TRYAGAIN, for a moment' => sub {
     finish($ng);
 };
 
+# Tells that all slots are on a port.
+sub fake_map ($port, $master, $answer = sub ($words, $ask) { $ask->() }) {
+    return FakeRedis->before(($lone->servers)[0], sub ($words, $ask) {
+        return "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n\$0\r\n\r\n:$master\r\n" if uc $words->[0] eq 'CLUSTER';
+        return $answer->($words, $ask);
+    }, port => $port);
+}
+
+# As a node does that is cut off from the others, but not from us.
+subtest 'a node tells of a master that is gone: others are asked as well' => sub {
+    my ($stale, $right) = free_ports(2);
+    my @fakes = (fake_map($stale, closed_port()), fake_map($right, $right));
+    my $ng = on_redis_nginx('redis+cluster://' . join(',', map { $_->address } @fakes), params => $PARAMS);
+    is(said(post($ng->port, 'stale')), $REFUSED, 'refused at first');
+    ok(wait_until(sub { said(post($ng->port, 'stale')) =~ /^201 #\d+/ }, 10, 'a run'), 'then it runs');
+    is(ledger_count(key => 'stale'), 1, 'once');
+    finish($ng, allow => $ABOUT);
+};
+
+subtest 'a node tells of a master that has moved: others are asked as well' => sub {
+    my ($stale, $moved, $right) = free_ports(3);
+    my $asked = File::Temp->new;
+    my @fakes = (fake_map($stale, $moved), fake_map($right, $right), fake_map($moved, $moved, sub ($words, $ask) {
+        return $ask->() if !is_for_record($words);
+        syswrite $asked, '.';
+        my ($slot) = $ask->('CLUSTER', 'KEYSLOT', $words->[$words->[0] eq 'SET' ? 1 : 3]) =~ /(\d+)/;
+        return "-MOVED $slot 127.0.0.1:$right\r\n";
+    }));
+    my $ng = on_redis_nginx('redis+cluster://' . join(',', map { $_->address } @fakes[0, 1]), params => $PARAMS);
+    my $n = 0;
+    ok(wait_until(sub {
+        my $before = -s $asked->filename;
+        my @said = map { said(post($ng->port, 'moved-' . $n++)) } 1 .. 5;
+        return 5 == grep({/^201 #\d+/} @said) && $before == -s $asked->filename;
+    }, 15, 'five requests that go to the right one'), 'it is no longer asked');
+    $_->stop for @fakes;
+    finish($ng, allow => $ABOUT);
+};
+
 my %NO_SLOTS = (
     'an error' => ["-ERR This instance has cluster support disabled\r\n",
         qr/"ERR This instance has cluster support disabled"/],

@@ -142,7 +142,14 @@ cluster_map::on_tick(ngx_event_t *event)
 {
     auto *self = own_event::owner_of<cluster_map>(event);
 
-    self->ask();
+    /* One that is cut off from the others would not tell who follows. */
+    if (self->any_down() || self->uncovered_ != 0) {
+        self->ask_another();
+
+    } else {
+        self->ask();
+    }
+
     self->ask_later();
 }
 

@@ -132,7 +132,7 @@ public:
 
     void refresh();
 
-    /* The node that was asked may be wrong. */
+    /* The node that was asked may not know what has changed. */
     void ask_another();
 
     /* A node has sent a command elsewhere.  Null: no memory. */

@@ -95,7 +95,7 @@ cluster_map::follow(const redirection &to, const redis_link &said_by)
     } else {
         assign(to.slot, node);
         slots_assigned();
-        refresh();
+        ask_another();
     }
 
     return node;
