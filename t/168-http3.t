@@ -39,7 +39,23 @@ server {
 CONF
 
 # What curl got, in one line. Its status too, if it failed.
+#
+# curl 8.14 with OpenSSL's QUIC sometimes does not send the stream with the
+# headers that its request refers to, so nginx waits for it and no request comes
+# to be. Then nginx writes a line without one when curl gives up.
 sub ask ($key, %opt) {
+    my $got;
+    for (1 .. 5) {
+        my $before = unfinished();
+        $got = ask_once($key, %opt);
+        last if $got ne 'curl 28' || !Nginx::wait_quietly(sub { unfinished() > $before }, 1);
+    }
+    return $got;
+}
+
+sub unfinished { return scalar(() = $ng->read('access.log') =~ /"-?" 400 /g) }
+
+sub ask_once ($key, %opt) {
     my $head = "$files/head";
     unlink $head;
     write_file("$files/sent", $opt{body} // 'body');
@@ -61,7 +77,8 @@ subtest 'gate and replay' => sub {
     is(ask('a'), '201 #1', 'runs');
     is(ask('a'), '201 #1 replayed', 'replays');
     is(ask('a', body => 'other'), '422 key_reused', 'another request');
-    is(ask('"unclosed'), '400 key_invalid', 'a bad key');
+    # A body that nobody reads can be an error to curl.
+    is(ask('"unclosed', body => ''), '400 key_invalid', 'a bad key');
     is(ask('large', body => 'x' x 300_000, do => 'size=200000'), '201 #2', 'much to send');
     my $first = Nginx::slurp("$files/body");
     is(ask('large', body => 'x' x 300_000), '201 #2 replayed', 'much to replay');
