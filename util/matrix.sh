@@ -70,7 +70,9 @@ run_row()
 {
     local way=${row#"$release"} clang=${MATRIX_CLANG[$release]:-}
 
-    in_row "./build.sh deps build test asan && apt-get -qq -y \
+    # A root that was kept may be of another day, and so may what it gets now.
+    in_row "apt-get -qq update && apt-get -qq -y --no-install-recommends \
+        dist-upgrade && ./build.sh deps build test asan && apt-get -qq -y \
         --no-install-recommends install curl ca-certificates git" || return
 
     case $way in
