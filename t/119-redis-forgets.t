@@ -176,6 +176,124 @@ subtest 'what ran in between has failed: the first run has its record again' => 
     finish($_) for $ng, $other;
 };
 
+# ---- two attempts that both run -------------------------------------------
+
+my $LONG_LEASE = 'idempotency_lease 6s;';
+my $RELEASE = 'idempotency_unknown_outcome release;';
+
+# The first attempt has lost Redis and then its lease. The second has taken over
+# elsewhere, and Redis has forgotten it. do: what each of them is to do.
+sub forgotten_successor ($key, @do) {
+    my ($redis, $proxy) = proxied_redis();
+    my (%first, %second);
+    ($first{ng}, $second{ng}) = map {
+        on_redis_nginx($_, params => $PARAMS, lines => "$LONG_LEASE $RELEASE")
+    } $proxy->url, $redis->url;
+    @first{qw(gate conn)} = start_run($first{ng}->port, $key, do => $do[0]);
+    $proxy->mode('refuse');
+    $second{gate} = Keyed::Gate->new;
+    my $do = join '&', $second{gate}->closed, $do[1] || ();
+    $second{conn} = take_over($key, sub { send_post($second{ng}->port, $key, do => $do) });
+    $redis->command('FLUSHALL');
+    return ($redis, $proxy, \%first, \%second);
+}
+
+# The state and the attempt of the record.
+sub record_in ($redis) {
+    return join ' ', map { join ':', (unpack 'CCV', $redis->command('GET', $_) // '')[1, 2] } keys_of($redis);
+}
+
+sub record_becomes ($redis, $wanted, $title) {
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+    wait_until(sub { record_in($redis) eq $wanted }, 10, $title);
+    is(record_in($redis), $wanted, $title);
+}
+
+subtest 'a later attempt that runs takes its record back from an earlier one' => sub {
+    my ($redis, $proxy, $first, $second) = forgotten_successor('later', 'die=before');
+    $proxy->mode('pass');
+    record_becomes($redis, '1:1', 'the first is there again before the second renews its lease');
+    record_becomes($redis, '1:2', 'then the second is');
+    ok(lines_in($second->{ng}, $LOST), 'the log tells');
+    $first->{gate}->open;
+    like(said($first->{conn}->response), qr/^502/, 'what became of the first is unknown');
+    is(said(post($_->{ng}->port, 'later')), '409 in_progress', 'nobody takes over from the second')
+        for $first, $second;
+    is(ledger_count(key => 'later'), 2, 'no third run');
+    $second->{gate}->open;
+    my $said = said($second->{conn}->response);
+    like($said, qr/^201 #\d+$/, 'the second ends');
+    is(said(post($_->{ng}->port, 'later')), "$said replayed", 'and is replayed') for $first, $second;
+    finish($_->{ng}) for $first, $second;
+};
+
+for my $case (['an answer', '', '2:2'], ['no answer', 'die=before', '4:2']) {
+    my ($name, $do, $record) = @$case;
+    subtest "a later attempt that ends with $name takes its record back too" => sub {
+        my $key = "ends-$name" =~ s/ /-/gr;
+        my ($redis, $proxy, $first, $second) = forgotten_successor($key, '', $do);
+        $proxy->mode('pass');
+        record_becomes($redis, '1:1', 'the first is there again');
+        $second->{gate}->open;
+        $second->{conn}->response;
+        record_becomes($redis, $record, 'the second has stored its outcome');
+        $first->{gate}->open;
+        $first->{conn}->response;
+        is(record_in($redis), $record, 'it stays');
+        is(ledger_count(key => $key), 2, 'no third run');
+        finish($_->{ng}) for $first, $second;
+    };
+}
+
+# Not even that of a first attempt, which came late.
+subtest 'a later attempt leaves an outcome where it is' => sub {
+    my ($redis, $proxy, $first, $second) = forgotten_successor('stays');
+    $first->{gate}->open;
+    my $said = said($first->{conn}->response);
+    like($said, qr/^201 #\d+$/, 'the first ends');
+    $proxy->mode('pass');
+    ok(wait_until(sub { lines_in($second->{ng}, qr/\[warn\].*lease lost/) }, 10, 'a line'), 'the second wants to renew its lease');
+    is(record_in($redis), '2:1', 'the outcome stays');
+    $second->{gate}->open;
+    is(said($second->{conn}->response), "$said replayed", 'the second client is told what all are told');
+    is(said(post($_->{ng}->port, 'stays')), "$said replayed", 'there is one outcome') for $first, $second;
+    is(ledger_count(key => 'stays'), 2, 'no third run');
+    finish($_->{ng}) for $first, $second;
+};
+
+# Numbers begin anew with a record that is lost, has expired or was released.
+for my $case (['', $LONG_LEASE, 0], [', whose lease has expired,', $LEASE, 1.7]) {
+    my ($whose, $lease, $seconds) = @$case;
+    subtest "a later attempt$whose leaves a first one that runs alone" => sub {
+        my $key = "anew-$seconds";
+        my ($redis, $proxy) = proxied_redis();
+        my ($ng, $other) = map {
+            on_redis_nginx($_, params => $PARAMS, lines => "$lease $RELEASE")
+        } $proxy->url, $redis->url;
+        like(said(post($ng->port, $key, do => 'die=before')), qr/^502/, 'what became of the first is unknown');
+        my @gates = map { Keyed::Gate->new } 1 .. 2;
+        my $old = send_post($ng->port, $key, do => 'die=before&' . $gates[0]->closed);
+        ok(begun($key, 2), 'the second runs');
+        $proxy->mode('refuse') if $seconds;
+        sleep $seconds;
+        $redis->command('FLUSHALL');
+        my $new = send_post($other->port, $key, do => $gates[1]->closed);
+        ok(begun($key, 3), 'another runs');
+        $proxy->mode('pass');
+        ok(wait_until(sub { lines_in($ng, qr/\[warn\].*lease lost/) }, 10, 'a line'), 'the second has lost its record');
+        is(record_in($redis), '1:1', 'to a first attempt, which keeps it');
+        $gates[0]->open;
+        like(said($old->response), qr/^502/, 'what became of the second is unknown');
+        is(said(post($_->port, $key)), '409 in_progress', 'nobody takes over from that') for $ng, $other;
+        $gates[1]->open;
+        my $said = said($new->response);
+        like($said, qr/^201 #\d+$/, 'that ends');
+        is(said(post($_->port, $key)), "$said replayed", 'and is what all are told') for $ng, $other;
+        is_deeply([attempts_of($key)], [1, 2, 1], 'nothing else ran');
+        finish($_) for $ng, $other;
+    };
+}
+
 subtest 'what is not a record is not replaced by one' => sub {
     my $redis = RedisServer->start;
     my $ng = on_redis_nginx($redis->url, params => $PARAMS);

@@ -82,6 +82,7 @@ act_on_answer(context &ctx)
 
     case claim_result::claimed:
         ctx.claim.own.attempt = answer.attempt;
+        ctx.claim.own.leased_until = ctx.claim.asked_at + ctx.conf->lease;
         note_claimed(ctx);
         ctx.status = status::fresh;
         count_claimed(ctx);

@@ -189,6 +189,11 @@ renewed(settle_waiter &waiter, settle_result result)
         ctx->claim.own.renewal_lost = true;
     }
 
+    if (result == settle_result::done) {
+        ctx->claim.own.leased_until = ctx->run.lease.asked_at
+                                      + ctx->conf->lease;
+    }
+
     /* What failed is tried again well before the lease is over. */
     ngx_msec_t third = ctx->conf->lease / 3;
     ngx_msec_t taken = ngx_current_msec - ctx->run.lease.asked_at;

@@ -21,16 +21,40 @@ namespace idempotency {
  * they put it back in the place of another's record, 4 if it was so already.
  */
 
+#define ATTEMPT "struct.unpack('<I4', record, 3)"
+#define OTHER_ATTEMPT "struct.unpack('<I4', old, 3)"
+
 /*
  * A record of another that may give way to one which is put back: a claim that
  * was gone from the memory that was lost, or whatever an earlier attempt has
  * left.  One that has taken over from us may not, nor an outcome of the same
  * attempt.
  */
+#define MAY_GIVE_WAY_AFTER_LOSS                                               \
+    "replace == '1' and " OTHER_ATTEMPT                                       \
+    " + (old:byte(2) == 1 and 0 or 1) <= " ATTEMPT
+
+/*
+ * A server that was emptied but not restarted (FLUSHALL) is the same one for
+ * everybody, and nobody is told to replace anything.  So the owner of an
+ * earlier attempt, from whom we have taken over, finds no record and puts its
+ * own there.  It must not stay, or a third attempt takes over from it and runs
+ * beside us.  But a claim that came meanwhile runs as well, and mostly ends
+ * later than we do: it has to stay for the same reason.
+ *
+ * They differ in their lease.  Who had lost its lease puts back a record whose
+ * lease has expired, until it renews it a third of the lease later.  By then
+ * we have renewed ours.  This is right without a loss, too: nobody owns such a
+ * record, and attempts do not count down.
+ */
+#define MAY_GIVE_WAY_TO_LATER                                                 \
+    "old:sub(23, 54) == record:sub(23, 54) "                                  \
+    "and (old:byte(2) == 4 or old:byte(2) == 1 "                              \
+    "and struct.unpack('<I8', old, 55) - redis.call('PTTL', key) "            \
+    ">= struct.unpack('<I8', old, 63)) and " OTHER_ATTEMPT " < " ATTEMPT
+
 #define MAY_GIVE_WAY                                                          \
-    "(replace == '1' and "                                                    \
-    "struct.unpack('<I4', old, 3) + (old:byte(2) == 1 and 0 or 1) "           \
-    "<= struct.unpack('<I4', record, 3))"
+    "(" MAY_GIVE_WAY_AFTER_LOSS " or " MAY_GIVE_WAY_TO_LATER ")"
 
 /*
  * Arguments: record, its expiry, whether an unknown outcome may be taken over.

@@ -71,6 +71,8 @@ redis_store::renew(const ownership &whose, settle_waiter &waiter)
         op->expiry = redis_pending_expiry(whose.lease, whose.keep);
     }
 
+    /* The worker may have stood still since nginx looked at the clock. */
+    ngx_time_update();
     settle(op, &waiter);
 }
 
@@ -105,6 +107,17 @@ redis_store::settle(operation *op, settle_waiter *waiter)
 
     if (kept_record *record = kept_.find(op->whose.owner)) {
         op->replaces = record->in_doubt;
+    }
+
+    /*
+     * Another may have taken over: if it has to be put back, then as it was,
+     * with an expired lease.  When all put back what they have, it gives way
+     * anyway.
+     */
+    if (op->why == purpose::renew && !op->replaces
+        && is_due(static_cast<ngx_msec_t>(op->whose.leased_until)))
+    {
+        op->elapsed = op->whose.lease;
     }
 
     if (waiter != nullptr) {
@@ -162,7 +175,7 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
         return;
     }
 
-    if (reply.integer == 2 && !op.replaces) {
+    if ((reply.integer == 2 || reply.integer == 3) && !op.replaces) {
         health_.put_back(op.link->name());
     }
 

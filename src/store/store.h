@@ -74,6 +74,9 @@ struct ownership {
     digest fingerprint = {};
     std::uint32_t attempt = 1;
 
+    /* By this worker's clock.  Another may have taken over after that. */
+    std::uint64_t leased_until = 0;
+
     /* A renewal had no reply: it may still take effect, after the outcome. */
     bool renewal_lost = false;
 };
