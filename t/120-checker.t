@@ -190,6 +190,30 @@ finds(1, 'executed again before its TTL' => sub {
     told('A1', 10, route => 'small');
 });
 
+# The store is away for some seconds, and comes back without its records.
+sub forgotten ($away, $end) {
+    run('A1', 10, end => $end);
+    told('A1', 10, ended => $end + 0.1);
+    happened('store away', 10.3, until => 10 + $away);
+    happened('memory lost', 10.3, until => 10 + $away);
+    run('A2', 20, life => '1.1', worker => 101);
+    probe('A2', 90, life => '1.1');
+}
+
+finds(1, 'executed again, though its worker could put its outcome back' => sub {
+    forgotten(3, 10.8);
+}, store => 'redis');
+
+finds(1, 'executed again, though its worker had the time for that before it left' => sub {
+    forgotten(0.5, 13);
+    happened('reloaded', 10.2, instance => 0);
+}, store => 'redis');
+
+passes('executed again, as its worker had left before the store was there' => sub {
+    forgotten(3, 10.8);
+    happened('reloaded', 10.2, instance => 0);
+}, store => 'redis');
+
 # ---- rule 2 ---------------------------------------------------------------
 
 sub free_run ($id, $t, %opt) { run($id, $t, route => 'free', %opt) }
@@ -391,6 +415,43 @@ passes('an answer that the store did not take, and that of its successor' => sub
     told('A1', 10, route => 'free', ended => 12.3);
     told('A2', 12.5, route => 'free', life => '1.1', instance => 1, ended => 14);
     probe('A2', 90, route => 'free');
+}, store => 'redis');
+
+# The second has taken over from the first, whose outcome comes late. Ends as
+# told; the store is emptied at 14.
+sub late_first ($second_ends, %opt) {
+    free_run('A1', 10, end => $opt{first_ends} // 12);
+    happened('store away', 10.2, until => 14.1, instance => 0);
+    free_run('A2', 12.5, attempt => 2, worker => 101, life => '1.1', end => $second_ends);
+    happened('memory lost', $opt{lost} // 14, until => $opt{lost} // 14, unnoticed => $opt{unnoticed} // 1);
+    told('A2', 12.5, route => 'free', life => '1.1', instance => 1, ended => 12.8) if $opt{shown};
+    told('A1', $opt{replayed}, route => 'free', replayed => 1) if $opt{replayed};
+    probe('A1', 90, route => 'free');
+}
+
+passes('a late outcome, when that of the successor was forgotten' => sub { late_first(13) }, store => 'redis');
+
+passes('... and had been seen' => sub { late_first(12.7, shown => 1) }, store => 'redis');
+
+passes('... when the successor runs, before its record is put back' => sub { late_first(16) }, store => 'redis');
+
+finds(3, 'a late outcome, when the successor had put its record back' => sub {
+    late_first(20, first_ends => 16);
+}, store => 'redis');
+
+finds(3, 'a late outcome before anything was forgotten' => sub { late_first(13, replayed => 13.5) }, store => 'redis');
+
+finds(3, 'a late outcome, and what was forgotten was before both' => sub {
+    late_first(13, lost => 9);
+}, store => 'redis');
+
+finds(3, 'a late outcome, when all were to put back what they knew' => sub {
+    late_first(13, unnoticed => 0);
+}, store => 'redis');
+
+finds(3, 'another answer of a successor that was not forgotten' => sub {
+    late_first(16);
+    told('A2', 15.9, route => 'free', life => '1.1', instance => 1, ended => 16.1);
 }, store => 'redis');
 
 # ---- rule 4 ---------------------------------------------------------------

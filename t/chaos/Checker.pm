@@ -26,7 +26,10 @@ package Checker;
 #
 # Where Redis loses its memory (rules 1 to 3), what had ended is forgotten, and
 # its key may run again. What still runs is put back by its owner, at its next
-# renewal or its end: only until then may a retry run.
+# renewal or its end: only until then may a retry run, or if its worker was asked
+# to leave and could not store it for a lease. Where nobody notices the loss
+# (FLUSHALL), the late outcome of an earlier attempt takes the place of
+# a later one that is forgotten, and is what all are told from then on.
 #
 # A run is ordered by when nginx sent it: what the network holds back arrives
 # later than its successor, and nobody could prevent that.
@@ -111,7 +114,7 @@ sub collect_events ($self) {
         } elsif ($what eq 'store away') {
             push @{ $self->{outages} }, [@$event{qw(t until)}, $event->{instance}];
         } elsif ($what eq 'memory lost') {
-            push @{ $self->{losses} }, [@$event{qw(t until)}];
+            push @{ $self->{losses} }, [@$event{qw(t until unnoticed)}];
         } elsif ($what eq 'outcomes lost') {
             push @{ $self->{outcome_losses} }, [@$event{qw(t until)}];
         }
@@ -249,7 +252,16 @@ sub put_back_by ($self, $run, $lost, $back) {
             if $from <= $by && $to >= $lost - $SLACK;
     }
     my $killed = $self->{killed}{ $run->{worker} // '' };
+    return 9e9 if $self->gives_up($run, $ended, $by);
     return defined $killed && $killed >= $run->{t} - $SLACK && $killed <= $by ? 9e9 : $by;
+}
+
+# A worker that was asked to leave keeps what it could not store for a lease.
+sub gives_up ($self, $run, $ended, $by) {
+    return $by >= $ended + $self->{lease} && any {
+        $_->{what} =~ /^(?:quits|reloaded|upgraded)$/ && $_->{instance} == instance_of($run)
+            && $_->{t} >= $run->{sent} - $SLACK && $_->{t} <= $by
+    } @{ $self->{disturbed} };
 }
 
 sub ended_by_itself ($run) {
@@ -346,7 +358,7 @@ sub check_answers ($self, $name) {
 }
 
 sub check_sameness ($self, $key, @good) {
-    my @kept = grep { !$self->is_unstored($_) } @good;
+    my @kept = grep { !$self->is_unstored($_) && !$self->is_shown_before_loss($_, @good) } @good;
     my @idents = uniq(map { $_->{ident} } @kept);
     my @bodies = uniq(map { $_->{sha} } grep { $_->{complete} } @kept);
     return if @idents <= 1 && @bodies <= 1;
@@ -362,12 +374,36 @@ sub check_fence ($self, $name, @good) {
         my $run = $self->{runs}{ $answer->{execution} // '' } or next;
         my $heir = first {
             $_->{attempt} > $run->{attempt} && $_->{sent} > $run->{sent}
-                && $_->{sent} < $answer->{t}
+                && $_->{sent} < $answer->{t} && !$self->loss_of_heir($_, $run, $answer)
         } @{ $self->{by_key}{$name} // [] };
         next if !$heir;
         return $self->blame(3, $key, "$run->{id} was stored, though $heir->{id} had taken over",
             $answer->{ended});
     }
+}
+
+# The loss after which the outcome of the run, as the answer shows it, could be
+# stored, because the record of its successor was not there: never again if that
+# had ended, else until its owner has put it back.
+sub loss_of_heir ($self, $heir, $run, $answer) {
+    return first {
+        my ($lost, $back, $unnoticed) = @$_;
+        $unnoticed && $self->claimed_at($heir) <= $back && $answer->{ended} >= $lost
+            && ended_by_itself($run) <= $self->put_back_by($heir, $lost, $back);
+    } @{ $self->{losses} };
+}
+
+# The answer of a successor that the store has forgotten since, as the outcome
+# of an earlier attempt shows.
+sub is_shown_before_loss ($self, $answer, @good) {
+    my $heir = $self->{runs}{ $answer->{execution} // '' } or return 0;
+    for my $later (grep { $_->{replayed} && $_->{ended} > $answer->{t} } @good) {
+        my $run = $self->{runs}{ $later->{execution} // '' } or next;
+        next if $run->{attempt} >= $heir->{attempt} || $run->{sent} >= $heir->{sent};
+        my $loss = $self->loss_of_heir($heir, $run, $later) or next;
+        return 1 if $answer->{t} <= $loss->[1] && ended_by_itself($heir) <= $loss->[1] + $WRITTEN_LATE;
+    }
+    return 0;
 }
 
 # A store that does not answer does not keep a client from its response: the

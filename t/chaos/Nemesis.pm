@@ -323,9 +323,9 @@ sub redis_kill ($self, $instance, $dice, @) {
 # It has lost its memory. Whoever runs puts its record back when it is there.
 sub redis_flush ($self, @) {
     return 0 if !$self->{world}{redis_pid} || $self->{redis_still};
-    $self->write_down('memory lost', until => now());
+    $self->write_down('memory lost', until => now(), unnoticed => 1);
     Idle::ask_redis($self->{world}, 'FLUSHALL');
-    $self->write_down('memory lost', until => now());
+    $self->write_down('memory lost', until => now(), unnoticed => 1);
     return 1;
 }
 
