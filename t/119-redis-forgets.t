@@ -261,6 +261,30 @@ subtest 'a later attempt leaves an outcome where it is' => sub {
     finish($_->{ng}) for $first, $second;
 };
 
+# A claim that will be withdrawn, or a renewal that was long on its way.
+for my $attempt (1, 2) {
+    subtest "an answer takes the place of a claim: attempt 2 that of attempt $attempt" => sub {
+        my $key = "answer-$attempt";
+        my $redis = RedisServer->start;
+        my $ng = on_redis_nginx($redis->url, params => $PARAMS, lines => $RELEASE);
+        like(said(post($ng->port, $key, do => 'die=before')), qr/^502/, 'what became of the first is unknown');
+        my $gate = Keyed::Gate->new;
+        my $conn = send_post($ng->port, $key, do => $gate->closed);
+        ok(begun($key, 2), 'the second runs');
+        my ($name) = keys_of($redis);
+        my $claim = $redis->command('GET', $name);
+        substr $claim, 2, 20, pack 'Va16', $attempt, 'x' x 16;
+        $redis->command('SET', $name, $claim, 'PX', unpack 'x54Q<', $claim);
+        is(said(post($ng->port, $key)), '409 in_progress', 'its place is taken');
+        $gate->open;
+        my $said = said($conn->response);
+        like($said, qr/^201 #\d+$/, 'it ends');
+        is(said(post($ng->port, $key)), "$said replayed", 'and is what all are told');
+        is(ledger_count(key => $key), 2, 'nothing else ran');
+        finish($ng);
+    };
+}
+
 # Numbers begin anew with a record that is lost, has expired or was released.
 for my $case (['', $LONG_LEASE, 0], [', whose lease has expired,', $LEASE, 1.7]) {
     my ($whose, $lease, $seconds) = @$case;

@@ -61,6 +61,7 @@ private:
 const script &script_for(purpose why);
 void add_record(redis_output &out, const operation &op);
 void add_expiry(redis_output &out, const operation &op);
+std::string_view what_gives_way(const operation &op);
 
 }
 
@@ -172,7 +173,7 @@ redis_commands::run_script(operation &op) const
         out.add(owner);
         add_record(out, op);
         add_expiry(out, op);
-        out.add(op.replaces ? "1" : "0");
+        out.add(what_gives_way(op));
         break;
     }
 
@@ -262,6 +263,19 @@ void
 add_expiry(redis_output &out, const operation &op)
 {
     out.add(decimal(op.expiry == redis_never ? 0 : op.expiry - op.elapsed));
+}
+
+
+std::string_view
+what_gives_way(const operation &op)
+{
+    if (op.replaces) {
+        return "1";
+    }
+
+    bool leased = !is_due(static_cast<ngx_msec_t>(op.whose.leased_until));
+
+    return op.why == purpose::complete && leased ? "2" : "0";
 }
 
 }

@@ -53,8 +53,18 @@ namespace idempotency {
     "and struct.unpack('<I8', old, 55) - redis.call('PTTL', key) "            \
     ">= struct.unpack('<I8', old, 63)) and " OTHER_ATTEMPT " < " ATTEMPT
 
+/*
+ * The answer of a run whose lease has not expired: until then nobody else can
+ * own the record by right, so a claim in its place has come after a loss.  It
+ * may never run and be withdrawn, or be a renewal of an earlier attempt that
+ * was long on its way, and then the answer would be forgotten with it.
+ */
+#define MAY_GIVE_WAY_TO_ANSWER                                                \
+    "replace == '2' and old:byte(2) == 1 and " OTHER_ATTEMPT " <= " ATTEMPT
+
 #define MAY_GIVE_WAY                                                          \
-    "(" MAY_GIVE_WAY_AFTER_LOSS " or " MAY_GIVE_WAY_TO_LATER ")"
+    "(" MAY_GIVE_WAY_AFTER_LOSS " or " MAY_GIVE_WAY_TO_LATER                  \
+    " or " MAY_GIVE_WAY_TO_ANSWER ")"
 
 /*
  * Arguments: record, its expiry, whether an unknown outcome may be taken over.
@@ -91,8 +101,8 @@ return attempt
 
 /*
  * Arguments: token, record, its expiry or 0 for none, whether another's record
- * may be replaced.  If the same token has stored an outcome before, its reply
- * was lost: nothing to do.
+ * may be replaced: 0, 1 or 2 as above.  If the same token has stored an
+ * outcome before, its reply was lost: nothing to do.
  */
 inline constexpr std::string_view complete_script = R"(
 local key, token, record, expiry, replace =
