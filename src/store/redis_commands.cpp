@@ -273,9 +273,12 @@ what_gives_way(const operation &op)
         return "1";
     }
 
+    /* One that was stored before may have expired, sooner than its lease. */
+    bool first = op.why == purpose::complete && !op.puts_back
+                 && op.late.state == lateness::on_time;
     bool leased = !is_due(static_cast<ngx_msec_t>(op.whose.leased_until));
 
-    return op.why == purpose::complete && leased ? "2" : "0";
+    return first && leased ? "2" : "0";
 }
 
 }
