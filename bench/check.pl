@@ -19,7 +19,15 @@ my $FILE = "$FindBin::Bin/instructions";
 my $TOLERANCE = 0.05;
 my $REQUESTS = 300;
 
-# Each first with keys of its own, then with the same again.
+# Each where the module is off, without a key, with keys of its own, and then
+# with the same again.
+my %LOAD = (
+    off => { path => '/off', keys => -1 },
+    'no-key' => { keys => -1 },
+    new => { prefix => 'keys' },
+    replay => { prefix => 'keys' },
+);
+my @KINDS = qw(off no-key new replay);
 my @CASES = (
     { name => '300-bytes', path => 'small', body => 300 },
     { name => '16-KiB-JSON-request', path => 'small', body => 16384 },
@@ -48,12 +56,13 @@ sub measure {
         my %load = ($application->load, body => $case->{body}, expect => $Application::SIZE{ $case->{path} });
         # What is made once, such as a connection, is not counted.
         $gateway->load(%load, prefix => 'before', requests => 50);
-        for my $kind (qw(new replay)) {
+        $gateway->load(%load, %{ $LOAD{off} }, requests => 50);
+        for my $kind (@KINDS) {
             my $ran;
             $measured{"$case->{name} $kind"} = count($gateway, $kind, sub {
-                $ran = $gateway->load(%load, prefix => 'keys', requests => $REQUESTS)->{executions};
+                $ran = $gateway->load(%load, %{ $LOAD{$kind} }, requests => $REQUESTS)->{executions};
             });
-            my $expected = $kind eq 'new' ? $REQUESTS : 0;
+            my $expected = $kind eq 'replay' ? 0 : $REQUESTS;
             die "$case->{name}, $kind: $ran executions, not $expected\n" if $ran != $expected;
         }
         $gateway->stop;
@@ -72,13 +81,14 @@ sub start_gateway ($application, $path) {
     upstream application { server 127.0.0.1:$port; keepalive 4; }
     server {
         listen %%PORT%%;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
         location / {
             idempotency on;
             idempotency_scope none;
             proxy_pass http://application;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
         }
+        location /off { proxy_pass http://application; }
     }
 END
 }
@@ -104,7 +114,9 @@ sub control ($gateway, $option) {
 
 # ---- the file -------------------------------------------------------------
 
-sub names { return map { ("$_->{name} new", "$_->{name} replay") } @CASES }
+sub names {
+    return map { my $case = $_; map {"$case->{name} $_"} @KINDS } @CASES;
+}
 
 sub write_file ($measured) {
     open my $file, '>', $FILE or die "$FILE: $!\n";
@@ -119,7 +131,7 @@ sub read_file {
     my %kept;
     open my $file, '<', $FILE or die "$FILE: $!\n";
     while (my $line = readline $file) {
-        $kept{"$1 $2"} = $3 if $line =~ /^(\S+) (new|replay)\s+(\d+)/;
+        $kept{$1} = $2 if $line =~ /^(\S+ \S+)\s+(\d+)$/;
     }
     return \%kept;
 }
