@@ -127,7 +127,7 @@ subtest 'a node tells of a master that is gone: others are asked as well' => sub
     my @fakes = (fake_map($stale, closed_port()), fake_map($right, $right));
     my $ng = on_redis_nginx('redis+cluster://' . join(',', map { $_->address } @fakes), params => $PARAMS);
     is(said(post($ng->port, 'stale')), $REFUSED, 'refused at first');
-    ok(wait_until(sub { said(post($ng->port, 'stale')) =~ /^201 #\d+/ }, 10, 'a run'), 'then it runs');
+    ok(wait_until(sub { said(post($ng->port, 'stale')) =~ /^201 #\d+/ }, 20, 'a run'), 'then it runs');
     is(ledger_count(key => 'stale'), 1, 'once');
     finish($ng, allow => $ABOUT);
 };

@@ -12,6 +12,12 @@ constexpr ngx_msec_t interval = 30000;
 constexpr ngx_msec_t shortest_interval = 100;
 constexpr ngx_msec_t longest_when_lost = 1000;
 
+/*
+ * Longer than most failovers: one that is asked when a master is elected tells
+ * of it at once, one that has to be connected to first does not.
+ */
+constexpr ngx_msec_t trusted_for = 10000;
+
 bool is_range(const redisReply &range);
 
 }
@@ -82,14 +88,22 @@ cluster_map::refresh()
 void
 cluster_map::ask_another()
 {
-    if (is_known_ && link_.is_ready()
-        && is_due(distrusted_at_ + longest_when_lost))
-    {
-        distrusted_at_ = ngx_current_msec;
-        link_.reconnect("another node is asked");
+    if (is_due(distrusted_at_ + longest_when_lost)) {
+        change_node();
     }
 
     refresh();
+}
+
+
+/* Not before it has answered. */
+void
+cluster_map::change_node()
+{
+    if (is_known_ && link_.is_ready() && !is_asking_) {
+        distrusted_at_ = ngx_current_msec;
+        link_.reconnect("another node is asked");
+    }
 }
 
 
@@ -143,13 +157,13 @@ cluster_map::on_tick(ngx_event_t *event)
     auto *self = own_event::owner_of<cluster_map>(event);
 
     /* One that is cut off from the others would not tell who follows. */
-    if (self->any_down() || self->uncovered_ != 0) {
-        self->ask_another();
-
-    } else {
-        self->ask();
+    if ((self->any_down() || self->uncovered_ != 0)
+        && is_due(self->distrusted_at_ + trusted_for))
+    {
+        self->change_node();
     }
 
+    self->ask();
     self->ask_later();
 }
 
@@ -337,7 +351,10 @@ cluster_map::count_slots()
 }
 
 
-/* The seeds first, then the nodes that are known. */
+/*
+ * The seeds first, then the nodes that are known and can be reached: to wait
+ * for another takes time in which nobody is asked.
+ */
 const server_location *
 cluster_map::next_seed(bool failed, server_address &node)
 {
@@ -345,7 +362,7 @@ cluster_map::next_seed(bool failed, server_address &node)
     std::size_t count = seeds.size();
 
     for (redis_node *n = nodes_; n != nullptr; n = n->next) {
-        count++;
+        count += n->links[0].is_ready();
     }
 
     if (failed) {
@@ -365,8 +382,9 @@ cluster_map::next_seed(bool failed, server_address &node)
 
     redis_node *n = nodes_;
 
-    for (index -= seeds.size(); index != 0; index--) {
-        n = n->next;
+    for (index -= seeds.size(); index != 0 || !n->links[0].is_ready();
+         n = n->next) {
+        index -= n->links[0].is_ready();
     }
 
     node = static_cast<cluster_node *>(n)->server.where();

@@ -152,6 +152,7 @@ private:
 
     void ask();
     void ask_later();
+    void change_node();
     void report_lost();
     void cannot_tell(std::string_view said);
     bool take(const redisReply &reply);
