@@ -161,7 +161,7 @@ sub ran_twice ($one) {
     for (1 .. 20) {
         my $said = $one->{gateway}->load(load_of($one, $COLUMNS[0], 'new'), next_prefix('new'),
             keys => 1, requests => 16, connections => 16);
-        $more += $said->{executions} - 1;
+        $more += $said->{executions} - 1 if $said->{executions} > 1;
     }
     return $more;
 }

@@ -54,7 +54,7 @@ sub measure {
     for my $case (@CASES) {
         my $gateway = start_gateway($application, $case->{path});
         my %load = ($application->load, body => $case->{body}, expect => $Application::SIZE{ $case->{path} });
-        # What is made once, such as a connection, is not counted.
+        # What is made once is not counted.
         $gateway->load(%load, prefix => 'before', requests => 50);
         $gateway->load(%load, %{ $LOAD{off} }, requests => 50);
         for my $kind (@KINDS) {

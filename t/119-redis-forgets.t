@@ -281,6 +281,7 @@ for my $attempt (1, 2) {
         like($said, qr/^201 #\d+$/, 'it ends');
         is(said(post($ng->port, $key)), "$said replayed", 'and is what all are told');
         is(ledger_count(key => $key), 2, 'nothing else ran');
+        ok(lines_in($ng, qr/this operation may have run twice/), 'the log tells');
         finish($ng);
     };
 }

@@ -45,7 +45,7 @@ namespace idempotency {
  * They differ in their lease.  Who had lost its lease puts back a record whose
  * lease has expired, until it renews it a third of the lease later.  By then
  * we have renewed ours.  This is right without a loss, too: nobody owns such a
- * record, and attempts do not count down.
+ * record.
  */
 #define MAY_GIVE_WAY_TO_LATER                                                 \
     "old:sub(23, 54) == record:sub(23, 54) "                                  \

@@ -29,6 +29,8 @@ redis_store::complete(const ownership &whose, const completion &how,
         op->copy_summary(how.summary, how.summary_ttl);
     }
 
+    /* The worker may have stood still since nginx looked at the clock. */
+    ngx_time_update();
     settle(op, waiter);
 }
 
@@ -71,7 +73,7 @@ redis_store::renew(const ownership &whose, settle_waiter &waiter)
         op->expiry = redis_pending_expiry(whose.lease, whose.keep);
     }
 
-    /* The worker may have stood still since nginx looked at the clock. */
+    /* As above. */
     ngx_time_update();
     settle(op, &waiter);
 }
@@ -177,6 +179,11 @@ redis_store::settle_replied(operation &op, const redisReply &reply)
 
     if ((reply.integer == 2 || reply.integer == 3) && !op.replaces) {
         health_.put_back(op.link->name());
+    }
+
+    /* Who has claimed it may have run. */
+    if (reply.integer == 3 && !op.replaces && op.why == purpose::complete) {
+        health_.foreign_owner(op.link->name());
     }
 
     bool was_late = op.late.state != lateness::on_time;
