@@ -38,10 +38,15 @@ CONF
 my $lone = Cluster->start(masters => 1, replicas => 0);
 
 sub fake_node ($answer, $port = (free_ports(1))[0]) {
+    return fake_map($port, $port, sub ($words, $ask) { $answer->($words, $ask, $port) });
+}
+
+# Tells that all slots are on a port.
+sub fake_map ($port, $master, $answer = sub ($words, $ask) { $ask->() }) {
     return FakeRedis->before(($lone->servers)[0], sub ($words, $ask) {
         # Without a host: the one that was asked.
-        return "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n\$0\r\n\r\n:$port\r\n" if uc $words->[0] eq 'CLUSTER';
-        return $answer->($words, $ask, $port);
+        return "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n\$0\r\n\r\n:$master\r\n" if uc $words->[0] eq 'CLUSTER';
+        return $answer->($words, $ask);
     }, port => $port);
 }
 
@@ -112,14 +117,6 @@ subtest 'TRYAGAIN, for a moment' => sub {
     like(said(post($ng->port, 'try-again')), qr/^201 #\d+$/, 'it runs');
     finish($ng);
 };
-
-# Tells that all slots are on a port.
-sub fake_map ($port, $master, $answer = sub ($words, $ask) { $ask->() }) {
-    return FakeRedis->before(($lone->servers)[0], sub ($words, $ask) {
-        return "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n\$0\r\n\r\n:$master\r\n" if uc $words->[0] eq 'CLUSTER';
-        return $answer->($words, $ask);
-    }, port => $port);
-}
 
 # As a node does that is cut off from the others, but not from us.
 subtest 'a node tells of a master that is gone: others are asked as well' => sub {

@@ -276,9 +276,8 @@ what_gives_way(const operation &op)
     /* One that was stored before may have expired, sooner than its lease. */
     bool first = op.why == purpose::complete && !op.puts_back
                  && op.late.state == lateness::on_time;
-    bool leased = !is_due(static_cast<ngx_msec_t>(op.whose.leased_until));
 
-    return first && leased ? "2" : "0";
+    return first && op.is_leased() ? "2" : "0";
 }
 
 }

@@ -111,6 +111,12 @@ struct operation : command {
 
     late_entry late;
 
+    /* By this worker's clock nobody can have taken over from the run. */
+    bool is_leased() const
+    {
+        return !is_due(static_cast<ngx_msec_t>(whose.leased_until));
+    }
+
     /* It undoes a claim and stores no outcome. */
     bool returns_claim() const
     {

@@ -29,8 +29,6 @@ redis_store::complete(const ownership &whose, const completion &how,
         op->copy_summary(how.summary, how.summary_ttl);
     }
 
-    /* The worker may have stood still since nginx looked at the clock. */
-    ngx_time_update();
     settle(op, waiter);
 }
 
@@ -73,8 +71,6 @@ redis_store::renew(const ownership &whose, settle_waiter &waiter)
         op->expiry = redis_pending_expiry(whose.lease, whose.keep);
     }
 
-    /* As above. */
-    ngx_time_update();
     settle(op, &waiter);
 }
 
@@ -107,6 +103,9 @@ redis_store::settle(operation *op, settle_waiter *waiter)
 
     op->settler = waiter;
 
+    /* The worker may have stood still since nginx looked at the clock. */
+    ngx_time_update();
+
     if (kept_record *record = kept_.find(op->whose.owner)) {
         op->replaces = record->in_doubt;
     }
@@ -116,9 +115,7 @@ redis_store::settle(operation *op, settle_waiter *waiter)
      * with an expired lease.  When all put back what they have, it gives way
      * anyway.
      */
-    if (op->why == purpose::renew && !op->replaces
-        && is_due(static_cast<ngx_msec_t>(op->whose.leased_until)))
-    {
+    if (op->why == purpose::renew && !op->replaces && !op->is_leased()) {
         op->elapsed = op->whose.lease;
     }
 
