@@ -422,7 +422,7 @@ claim 'a run whose worker died is pending for its lease, then unknown' => sub {
     is_refused(write_to('/x'), 'in_progress');
 
     # Nobody tells which worker runs it, so all die.
-    kill KILL => $two->worker_pids;
+    is(kill(KILL => $two->worker_pids), 2, 'both workers are killed');
     ok(!$run->response->{complete}, 'its client gets no answer');
     my $retry;
     wait_until(sub { $retry = eval { write_to('/x') } }, 5, 'new workers');

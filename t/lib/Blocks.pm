@@ -270,11 +270,12 @@ sub read_file ($path) {
 
 sub wait_until ($condition) {
     my $until = time + $SECONDS;
-    while (time < $until) {
-        return 1 if $condition->();
+    while (1) {
+        my $is_last = time >= $until;
+        my $is_so = $condition->();
+        return $is_so if $is_so || $is_last;
         sleep 0.01;
     }
-    return 0;
 }
 
 1;

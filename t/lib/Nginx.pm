@@ -30,15 +30,23 @@ our @EXPORT = qw(request send_request parallel collect wait_until memory_only
     redis_only on_redis on_file);
 
 sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
+    my $began = time;
+    my $value = wait_quietly($condition, $seconds);
+    Test::More::diag(sprintf 'waited %g s for %s, until %.1f s had passed',
+        $seconds, $what, time - $began) if !$value;
+    return $value;
+}
+
+# Looks once more when the time is over: a machine that stood still for long
+# has done nothing in that time either.
+sub wait_quietly ($condition, $seconds) {
     my $until = time + $seconds;
     while (1) {
+        my $is_last = time >= $until;
         my $value = $condition->();
-        return $value if $value;
-        last if time >= $until;
+        return $value if $value || $is_last;
         sleep 0.01;
     }
-    Test::More::diag("waited $seconds s for $what");
-    return '';
 }
 
 # ---- life -----------------------------------------------------------------
@@ -149,15 +157,6 @@ sub is_up ($self) {
 sub can_connect ($port) {
     return defined IO::Socket::INET->new(
         PeerAddr => '127.0.0.1', PeerPort => $port, Timeout => 1);
-}
-
-sub wait_quietly ($condition, $seconds) {
-    my $until = time + $seconds;
-    while (time < $until) {
-        return 1 if $condition->();
-        sleep 0.01;
-    }
-    return 0;
 }
 
 # ---- processes ------------------------------------------------------------
