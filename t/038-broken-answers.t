@@ -3,8 +3,8 @@
 
 use v5.36;
 
-use IO::Socket::INET;
 use Test::More;
+use BrokenH2;
 use Http2;
 use Keyed;
 use Ledger;
@@ -12,7 +12,7 @@ use Nginx;
 
 my @ENDS = qw(goaway reset nonsense);
 my $grpc = join '', map {
-    "location /grpc/$_ { grpc_pass grpc://127.0.0.1:" . GrpcServer->start($_) . "; }\n"
+    "location /grpc/$_ { grpc_pass grpc://127.0.0.1:" . BrokenH2->start($_) . "; }\n"
 } @ENDS;
 
 my $ng = Nginx->start(http => <<"CONF");
@@ -107,49 +107,3 @@ ok($ng->stop, 'nginx leaves when asked');
 $ng->check_logs;
 
 done_testing();
-
-package GrpcServer;
-
-# Answers a call by a header and one message, and then ends it in its own way.
-# One connection, one call.
-
-use POSIX ();
-
-our ($owner, @children);
-BEGIN { $owner = $$ }
-
-END { local $?; kill TERM => @children if $$ == $owner }
-
-sub start ($class, $end) {
-    my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 16)
-        or die "no port: $@\n";
-    my $pid = fork // die "fork: $!\n";
-    if (!$pid) {
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        open STDOUT, '>', '/dev/null';
-        while (my $sock = $listener->accept) { serve($sock, $end) }
-        POSIX::_exit(0);
-    }
-    push @children, $pid;
-    return $listener->sockport;
-}
-
-sub serve ($sock, $end) {
-    # nginx sends all of a short call in one go.
-    sysread $sock, my $call, 65536;
-    frame($sock, 4, 0, 0, '');
-    frame($sock, 4, 1, 0, '');
-    frame($sock, 1, 4, 1, "\x88\x0f\x10\x10application/grpc");
-    frame($sock, 0, 0, 1, pack('CN', 0, 5) . 'hello');
-    select undef, undef, undef, 0.2;
-    frame($sock, 7, 0, 0, pack('NN', 0, 2)) if $end eq 'goaway';
-    frame($sock, 3, 0, 1, pack('N', 2)) if $end eq 'reset';
-    frame($sock, 0, 8, 1, "\xff") if $end eq 'nonsense';
-    select undef, undef, undef, 0.3;
-    close $sock;
-}
-
-sub frame ($sock, $type, $flags, $id, $payload) {
-    syswrite $sock, substr(pack('N', length $payload), 1) . pack('CCN', $type, $flags, $id)
-        . $payload;
-}

@@ -39,16 +39,16 @@ is_cut_off(const context &ctx)
 }
 
 
-/* FastCGI and gRPC mark the end themselves. */
+/*
+ * nginx waits for the end of the connection if it does not know how much is to
+ * come.  With FastCGI this need not mean anything, see has_end().
+ */
 bool
 has_no_framing(const ngx_http_upstream_t *u)
 {
-    std::string_view schema = view(u->schema);
+    off_t left = u->buffering ? u->pipe->length : u->length;
 
-    return u->headers_in.content_length_n < 0 && !u->headers_in.chunked
-           && (schema == "http://" || schema == "https://"
-               || schema == "scgi://" || schema == "uwsgi://"
-               || schema == "suwsgi://");
+    return left == -1 && view(u->schema) != "fastcgi://";
 }
 
 
