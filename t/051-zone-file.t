@@ -37,13 +37,6 @@ CONF
 
 sub file ($ng) { return $ng->path('zone/s') }
 
-# All processes at once: none has the time to do anything.
-sub kill_nine ($ng) {
-    my $master = $ng->master_pid;
-    kill KILL => $master, Nginx::children_of($master);
-    wait_until(sub { $ng->reaped }, 5, 'the end of nginx');
-}
-
 subtest 'records survive a restart' => sub {
     my $ng = Nginx->start(http => conf(), workers => 2);
     my @first = map { post($ng->port, "restart-$_", do => "size=$_") } 10, 1_000, 20_000;
@@ -68,7 +61,7 @@ subtest 'kill -9 of everything: what was pending is unknown after its lease' => 
     my $ng = Nginx->start(http => conf('1m', 'idempotency_lease 1s;'), workers => 2);
     my $done = post($ng->port, 'killed-done');
     my ($gate, $run) = start_run($ng->port, 'killed-pending');
-    kill_nine($ng);
+    $ng->kill_whole;
     $run->close;
     ok($ng->launch, 'started again');
     is(said(post($ng->port, 'killed-done')), said($done) . ' replayed', 'what ended replays');
@@ -150,7 +143,7 @@ subtest 'a worker killed at any moment leaves the file whole' => sub {
     }
     my @lost = grep { said(post($ng->port, $_)) ne said($first{$_}) . ' replayed' } sort keys %first;
     is_deeply(\@lost, [], 'all others replay');
-    kill_nine($ng);
+    $ng->kill_whole;
     ok($ng->launch, 'started again');
     @lost = grep { said(post($ng->port, $_)) ne said($first{$_}) . ' replayed' } sort keys %first;
     is_deeply(\@lost, [], 'and after a restart');
@@ -328,7 +321,7 @@ subtest 'refused: a second nginx on the same file' => sub {
     ok(!$other->launch, 'it does not start');
     like($other->error_log, qr/\[emerg\].*cannot be used: it is in use by another nginx/, 'and says why');
     is(said(post($ng->port, 'second')), said($first) . ' replayed', 'the first goes on');
-    kill_nine($ng);
+    $ng->kill_whole;
     ok($other->launch, 'it starts when the first is gone');
     is(said(post($other->port, 'second')) =~ s/#\d+ //r, '201 replayed', 'with its records');
     ok($other->stop, 'stops');
@@ -418,7 +411,7 @@ subtest 'zone-dump shows what is in a file that is in use' => sub {
 subtest 'a file that was cut anywhere starts again with what is left' => sub {
     my $ng = Nginx->start(http => conf('32k'));
     my %first = map { $_ => said(post($ng->port, "cut-$_", do => 'size=500')) } 1 .. 25;
-    kill_nine($ng);
+    $ng->kill_whole;
     my $whole = Nginx::slurp(file($ng));
     my ($wrong, $lines) = (0, 0);
 

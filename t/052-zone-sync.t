@@ -67,9 +67,7 @@ sub disk_is ($disk, $word) {
 
 # Only what was written is left, and it was another boot of the machine.
 sub lose_power ($ng) {
-    my $master = $ng->master_pid;
-    kill KILL => $master, Nginx::children_of($master);
-    wait_until(sub { $ng->reaped }, 5, 'the end of nginx');
+    $ng->kill_whole;
     my $written = Nginx::slurp("$ng->{disk}.shadow");
     my ($boot) = Nginx::slurp('/proc/sys/kernel/random/boot_id') =~ /(\S+)/;
     substr($written, index($written, $boot), length $boot) = reverse $boot;

@@ -18,13 +18,6 @@ redis_only();
 my $redis = RedisServer->start;
 my @BOTH = ($redis, params => 'connect_timeout=5s');
 
-# As when the machine loses its power: nobody says goodbye.
-sub kill_machine ($ng) {
-    my ($master, @workers) = ($ng->master_pid, $ng->worker_pids);
-    kill KILL => $master, @workers;
-    wait_until(sub { $ng->reaped && !grep { !is_gone($_) } @workers }, 5, 'its end');
-}
-
 # ---- renewal --------------------------------------------------------------
 
 subtest 'a run longer than lease and TTL is in progress for all' => sub {
@@ -65,7 +58,7 @@ subtest 'a Redis that stands still for less than the lease ends nobody\'s' => su
 subtest 'the owner\'s machine dies: the outcome is unknown when its lease is over' => sub {
     my ($owner, $other) = two_nginx(@BOTH, lines => 'idempotency_lease 900ms;');
     my ($gate) = start_run($owner->port, 'dies');
-    kill_machine($owner);
+    $owner->kill_whole;
     my (%before, $said);
     wait_until(sub {
         $said = said(post($other->port, 'dies'));
@@ -90,7 +83,7 @@ subtest 'where that is wanted exactly one of many retries takes over' => sub {
     my $gate = Keyed::Gate->new;
     my @lost = map { send_post($dies->port, $_, do => $gate->closed) } @keys;
     begun($_) for @keys;
-    kill_machine($dies);
+    $dies->kill_whole;
     my $port = sub ($i) { ($owner, $other, $third)[$i % 3]->port };
     is_deeply(tally(map { post($port->($_), $keys[$_]) } 0 .. 9), { '409 in_progress' => 10 },
         'nobody does before the lease is over');
@@ -215,7 +208,7 @@ subtest 'an owner that comes back does not renew the lease of its successor' => 
     my $second = Keyed::Gate->new;
     take_over('renews', sub { send_post($other->port, 'renews', do => $second->closed) });
     kill CONT => $worker;
-    kill_machine($other);
+    $other->kill_whole;
     # While the first run goes on.
     my $third = wait_said(qr/^201/, sub { post($owner->port, 'renews') });
     like($third, qr/^201 #\d+$/, 'its lease ends with its machine');

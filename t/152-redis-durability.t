@@ -119,7 +119,7 @@ for my $case (['the one that has it', 0, qr/^409/, 1], ['the other one', 1, qr/^
         my $key = "one-of-two-$index";
         my ($gate, $conn) = start_run($ng->port, $key);
         # The host dies with its master: nobody puts anything back.
-        $ng->stop(signal => 'KILL');
+        $ng->kill_whole;
         $redis->kill;
         $replicas[$index]->command('REPLICAOF', 'NO', 'ONE');
         my $other = on_redis_nginx($replicas[$index]->url, params => 'timeout=1s');
@@ -136,7 +136,7 @@ subtest 'all replicas: the host dies together with its master' => sub {
     my ($ng, $other) = map { on_redis_nginx($site->url, params => $params) } 1 .. 2;
     like(told($_->port, 'warm-' . $_->port), qr/^201/, 'it works') for $ng, $other;
     my ($gate, $conn) = start_run($ng->port, 'both-die');
-    $ng->stop(signal => 'KILL');
+    $ng->kill_whole;
     my $old = $site->failover;
     is(told($other->port, 'both-die'), '409 in_progress', 'a retry does not run');
     is(said(post($other->port, 'new')), $REFUSED, 'nothing new runs with one replica less');
@@ -166,7 +166,7 @@ SKIP: {
         my $redis = RedisServer->start(aof => 'everysec');
         my $ng = on_redis_nginx($redis->url, params => 'timeout=4s connect_timeout=1s durability=disk durability_timeout=1900ms');
         my ($gate, $conn) = start_run($ng->port, 'disk');
-        $ng->stop(signal => 'KILL');
+        $ng->kill_whole;
         $redis->kill;
         $redis->launch;
         my $other = on_redis_nginx($redis->url, params => 'timeout=1s');

@@ -170,7 +170,7 @@ sub nginx_kill ($self, $instance, $dice, @) {
     return 0 if !$instance->{up};
     # Before and after: who dies in between is on one side of it.
     my %whose = (instance => $instance->{number});
-    $self->write_down('killed', %whose, pids => join(' ', Site::processes_of($instance)));
+    $self->write_down('killed', %whose, pids => join(' ', $instance->{nginx}->processes));
     $self->write_down('killed', %whose, pids => join(' ', Site::kill_whole($instance)));
     $self->after(0.2 + $dice, sub { $self->start_again($instance) });
     return 1;

@@ -117,18 +117,8 @@ sub workers_of ($instance) {
     return sort { $a <=> $b } $instance->{nginx}->worker_pids;
 }
 
-# Every process of it, those that shut down included.
-sub processes_of ($instance) {
-    return map { ($_, Nginx::children_of($_)) } $instance->{nginx}->masters;
-}
-
-# A master that still runs could start a worker that nobody kills.
 sub kill_whole ($instance) {
-    kill STOP => $instance->{nginx}->masters;
-    sleep 0.01;
-    my @pids = processes_of($instance);
-    kill KILL => @pids;
-    Nginx::wait_quietly(sub { $instance->{nginx}->reaped }, 5);
+    my @pids = $instance->{nginx}->kill_whole;
     $instance->{up} = 0;
     return @pids;
 }

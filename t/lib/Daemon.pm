@@ -34,20 +34,17 @@ sub spawn ($self) {
     return $child;
 }
 
-# A zombie that nobody waits for has ended too.
-sub is_gone ($pid) { return !-e "/proc/$pid/exe" || !kill 0, $pid }
-
-sub has_ended ($self, $child) { return !grep { !is_gone($_) } $child, $self->{before} // () }
+sub has_ended ($self, $child) { return !grep { !Nginx::is_gone($_) } $child, $self->{before} // () }
 
 sub masters ($self) {
     my $before = $self->{before};
-    return ($self->master_pid, defined $before && !is_gone($before) ? $before : ());
+    return ($self->master_pid, defined $before && !Nginx::is_gone($before) ? $before : ());
 }
 
 # True when the new binary accepts requests beside the old one.
 sub upgrade ($self) {
     my $old = $self->master_pid;
-    return 0 if defined $self->{before} && !is_gone($self->{before});
+    return 0 if defined $self->{before} && !Nginx::is_gone($self->{before});
     kill USR2 => $old;
     Nginx::wait_quietly(sub {
         -s $self->path('nginx.pid.oldbin') && $self->master_pid != $old

@@ -43,7 +43,7 @@ our @EXPORT = qw(
     said wait_said tally header member pid_of
     retry_against claim claim_key ends is_replay is_refused is_rerun
     executions begun start_run take_over attempts_of runs_by_key ledger_of
-    under_way wait_parked finish is_gone cpu_time lines_in
+    under_way wait_parked finish cpu_time lines_in
     start_nginx closed_port full_port lua_modules write_file);
 
 our $BODY = 'body';
@@ -267,8 +267,6 @@ sub finish ($ng, %opt) {
     ok($ng->stop(%opt{grep { exists $opt{$_} } 'signal'}), 'stops');
     $ng->check_logs(%opt{allow});
 }
-
-sub is_gone ($pid) { return !-e "/proc/$pid/exe" || !kill 0, $pid }
 
 sub cpu_time ($pid) {
     my @fields = split ' ', Nginx::slurp("/proc/$pid/stat") =~ s/^.*\) //sr;

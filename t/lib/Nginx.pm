@@ -26,8 +26,8 @@ use Http1 qw(request send_request parallel collect);
 use Running qw(started ended catch_signals);
 use Store;
 
-our @EXPORT = qw(request send_request parallel collect wait_until memory_only
-    redis_only on_redis on_file);
+our @EXPORT = qw(request send_request parallel collect wait_until is_gone
+    memory_only redis_only on_redis on_file);
 
 sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
     my $began = time;
@@ -104,6 +104,17 @@ sub stop ($self, %opt) {
     return $gone;
 }
 
+# As when the machine loses its power: nobody says goodbye. A master that still
+# runs could start a worker that nobody kills. Returns what was killed.
+sub kill_whole ($self) {
+    kill STOP => $self->masters;
+    sleep 0.01;
+    my @pids = $self->processes;
+    kill KILL => @pids;
+    wait_quietly(sub { $self->reaped && !grep { !is_gone($_) } @pids }, 5);
+    return @pids;
+}
+
 sub restart ($self, %opt) {
     $self->stop(%opt);
     return $self->launch;
@@ -178,6 +189,9 @@ sub worker_pids ($self) {
     return @pids;
 }
 
+# Every process of it, those that shut down included.
+sub processes ($self) { return map { ($_, children_of($_)) } $self->masters }
+
 sub children_of ($pid) {
     my @children;
     for my $stat (glob '/proc/[0-9]*/stat') {
@@ -187,6 +201,9 @@ sub children_of ($pid) {
     }
     return @children;
 }
+
+# A zombie that nobody waits for has ended too.
+sub is_gone ($pid) { return !-e "/proc/$pid/exe" || !kill 0, $pid }
 
 sub exec_nginx ($self) {
     my %env = (%{ $self->{env} // {} }, sanitizer_env($self->path('sanitizer')));
