@@ -3,6 +3,7 @@
 #include "module/context.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace idempotency {
 
@@ -19,6 +20,28 @@ struct guarded_peer {
     ngx_event_set_peer_session_pt set_session;
     ngx_event_save_peer_session_pt save_session;
 #endif
+};
+
+
+/*
+ * nginx 1.29.7 and later keep connections by the address of the configuration
+ * that they were made with.  Ours is gone with the request, and another
+ * request's may then have its address.
+ */
+class configured {
+public:
+    configured(ngx_http_upstream_t *u, ngx_http_upstream_conf_t *conf)
+        : upstream_{u}, own_{std::exchange(u->conf, conf)}
+    {}
+
+    ~configured() { upstream_->conf = own_; }
+
+    configured(const configured &) = delete;
+    configured &operator=(const configured &) = delete;
+
+private:
+    ngx_http_upstream_t *upstream_;
+    ngx_http_upstream_conf_t *own_;
 };
 
 
@@ -308,6 +331,7 @@ ngx_int_t
 get_peer(ngx_peer_connection_t *pc, void *data)
 {
     auto *peer = static_cast<guarded_peer *>(data);
+    configured conf(peer->exchange->upstream, peer->exchange->conf);
 
     return peer->get(pc, peer->data);
 }
@@ -328,6 +352,8 @@ free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state)
     }
 
     if (peer->free != nullptr) {
+        configured conf(peer->exchange->upstream, peer->exchange->conf);
+
         peer->free(pc, peer->data, state);
     }
 
