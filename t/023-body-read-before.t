@@ -4,6 +4,7 @@
 use v5.36;
 
 use Test::More;
+use Http2;
 use Keyed;
 use Ledger;
 use Nginx;
@@ -13,6 +14,7 @@ my $lua = lua_modules() or plan(skip_all => 'without Lua');
 my $ng = Nginx->start(main => $lua, http => <<'CONF');
 server {
     listen 127.0.0.1:%%PORT%%;
+    listen 127.0.0.1:%%PORT2%% http2;
     idempotency on;
     idempotency_scope none;
     proxy_http_version 1.1;
@@ -55,6 +57,19 @@ for my $uri ('/memory', '/file', '/raw') {
             };
         }
     }
+}
+
+for my $size (0, 10, 5_000, 100_000) {
+    claim "over HTTP/2, $size bytes" => sub {
+        my $h2 = Http2->new($ng->port(2));
+        my @ask = ('POST', '/raw', body => 'x' x $size, headers => [
+            'idempotency-key' => claim_key(), 'x-behaviour' => 'echo=1&status=201']);
+        my ($first, $again) = map { $h2->request(@ask) } 1 .. 2;
+        is($first->{status}, 201, 'it runs');
+        is(length $first->{body}, $size, 'the application gets it whole');
+        is($again->{headers}{'idempotent-replayed'}[0], 'true', 'the retry is a replay');
+        is(executions(), 1, 'executions');
+    };
 }
 
 ok($ng->stop, 'nginx leaves when asked');

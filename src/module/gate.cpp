@@ -15,7 +15,7 @@ namespace {
 
 bool is_new_to(const context &ctx, const location_conf *conf);
 ngx_int_t first_look(ngx_http_request_t *r, const location_conf *conf);
-bool is_discarded(ngx_http_request_t *r, bool has_key);
+bool has_lost_body(ngx_http_request_t *r, bool has_key);
 ngx_int_t go_on(context &ctx);
 ngx_int_t look_at_other_method(ngx_http_request_t *r,
                                const location_conf *conf);
@@ -124,7 +124,7 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (is_discarded(r, !search.key.empty()) && !conf->dry_run) {
+    if (has_lost_body(r, !search.key.empty()) && !conf->dry_run) {
         return refuse_without_body(*ctx);
     }
 
@@ -142,22 +142,24 @@ first_look(ngx_http_request_t *r, const location_conf *conf)
 
 /*
  * What nginx could throw away at once is as if it had not been sent, unless
- * the key may have been in it.
+ * the key may have been in it.  A part may be there if somebody has read the
+ * body before, and nginx has refused the rest.
  */
 bool
-is_discarded(ngx_http_request_t *r, bool has_key)
+has_lost_body(ngx_http_request_t *r, bool has_key)
 {
     const ngx_table_elt_t *length = r->headers_in.content_length;
+    const ngx_http_request_body_t *body = r->request_body;
 
-    if (has_key) {
-        return r->discard_body;
+    if (r->discard_body || (body != nullptr && body->rest > 0)) {
+        return has_key || is_json_request(r);
     }
 
-    bool all = r->request_body == nullptr && length != nullptr
+    bool all = body == nullptr && length != nullptr
                && view(length->value) != "0"
                && r->headers_in.content_length_n == 0;
 
-    return is_json_request(r) && (r->discard_body || all);
+    return all && !has_key && is_json_request(r);
 }
 
 
@@ -289,7 +291,7 @@ refuse_without_body(context &ctx)
 {
     ngx_log_error(NGX_LOG_WARN, ctx.request->connection->log, 0,
                   "idempotency: request is not run: nginx has discarded its "
-                  "body");
+                  "body, or the rest of it");
 
     note_refused_body(ctx, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE);
 
