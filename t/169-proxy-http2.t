@@ -14,10 +14,14 @@ my ($minor, $patch) = `$nginx -v 2>&1` =~ m{nginx/1\.(\d+)\.(\d+)};
 plan(skip_all => 'this nginx asks no peer over HTTP/2')
     if $minor < 29 || $minor == 29 && $patch < 4 || `$nginx -V 2>&1` !~ /http_v2_module/;
 
-my @ENDS = qw(goaway reset nonsense close refused);
-my $broken = join '', map {
-    "location /broken/$_ { proxy_pass http://127.0.0.1:" . BrokenH2->start($_) . "; }\n"
-} @ENDS;
+my @ENDS = qw(goaway reset nonsense close refused short);
+my %HOW = (buffered => '', unbuffered => 'proxy_buffering off;',
+    open => 'proxy_buffering off; idempotency_hold off;');
+my $broken = '';
+for my $end (@ENDS) {
+    my $port = BrokenH2->start($end);
+    $broken .= "location /$_/$end { $HOW{$_} proxy_pass http://127.0.0.1:$port; }\n" for keys %HOW;
+}
 my $refused = closed_port();
 
 my $ng = Nginx->start(http => <<"CONF");
@@ -110,8 +114,17 @@ claim 'a client that leaves does not end the run' => sub {
 };
 
 for my $end (@ENDS) {
-    claim "a peer ends its answer by $end" => sub {
-        ends("/broken/$end", first => 502, then => 'unknown', executed => 0);
+    for my $how ('buffered', 'unbuffered') {
+        claim "a peer ends its $how answer by $end" => sub {
+            my $first = ends("/$how/$end", first => 502, then => 'unknown', executed => 0);
+            ok($first->{complete}, 'the answer of 502 is whole');
+        };
+    }
+
+    claim "a peer ends an answer that is passed on by $end" => sub {
+        my $first = write_to("/open/$end");
+        ok(($first->{status} // 0) == 502 || !$first->{complete}, 'it is not whole');
+        is_refused(write_to("/open/$end"), 'outcome_unknown');
     };
 }
 

@@ -17,6 +17,7 @@ struct guarded_filters {
 
 
 ngx_int_t init_filters(void *data);
+ngx_int_t break_off_at_once(guarded_filters &own);
 ngx_int_t filter(void *data, ssize_t bytes);
 ngx_int_t pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *b);
 
@@ -124,7 +125,34 @@ init_filters(void *data)
         u->pipe->input_filter = pipe_filter;
     }
 
-    return rc;
+    return rc == NGX_ERROR ? break_off_at_once(*own) : rc;
+}
+
+
+/*
+ * The header has promised a body, and the stream has ended with it.  Without a
+ * pipe nginx would wait for more; told that all is there, it ends the
+ * response, which is then seen to be short of its length.
+ */
+ngx_int_t
+break_off_at_once(guarded_filters &own)
+{
+    ngx_http_upstream_t *u = own.upstream;
+
+    if (u->buffering) {
+        u->pipe->upstream_error = 1;
+        u->pipe->length = 1;
+
+    } else if (u->headers_in.content_length_n > 0) {
+        u->length = 0;
+
+    } else {
+        return NGX_ERROR;
+    }
+
+    own.failed = true;
+
+    return NGX_OK;
 }
 
 

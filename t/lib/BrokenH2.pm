@@ -2,8 +2,8 @@ package BrokenH2;
 
 # An HTTP/2 server that answers by a header and one message, and then ends the
 # answer in its own way: goaway, reset, nonsense or close. Or "refused": it
-# answers nothing, and says that it has done nothing. One connection, one
-# request.
+# answers nothing, and says that it has done nothing. Or "short": it ends with
+# the header, which has promised a body. One connection, one request.
 
 use v5.36;
 
@@ -37,6 +37,8 @@ sub serve ($sock, $end) {
     frame($sock, 4, 1, 0, '');
     if ($end eq 'refused') {
         frame($sock, 3, 0, 1, pack('N', 7));
+    } elsif ($end eq 'short') {
+        frame($sock, 1, 5, 1, "\x88\x0f\x0d\x015");
     } else {
         frame($sock, 1, 4, 1, "\x88\x0f\x10\x10application/grpc");
         frame($sock, 0, 0, 1, pack('CN', 0, 5) . 'hello');
