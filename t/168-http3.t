@@ -3,6 +3,7 @@
 use v5.36;
 
 use File::Temp ();
+use POSIX ();
 use Test::More;
 use Ledger;
 use Keyed;
@@ -18,7 +19,7 @@ chmod 0755, "$files";
 RedisServer::make_certificates("$files");
 chmod 0644, "$files/server.key";
 
-my $ng = Nginx->start(http => <<"CONF");
+my $ng = Nginx->start(main => 'worker_shutdown_timeout 1s;', http => <<"CONF");
 idempotency        on;
 idempotency_scope  none;
 server {
@@ -108,6 +109,22 @@ subtest 'a client that leaves in the middle of the response' => sub {
     wait_until(sub { ($got = ask('middle', uri => '/open/x')) !~ /in_progress/ }, 10, 'the end');
     is($got, '201 #' . ($before + 1) . ' replayed', 'its response is kept');
     is(length Nginx::slurp("$files/body"), 100_000, 'as a whole');
+};
+
+subtest 'a worker that has to leave ends the run' => sub {
+    my $gate = Keyed::Gate->new;
+    my $before = ledger_count();
+    my $client = fork // die "fork: $!\n";
+    POSIX::_exit(ask_once('leave', do => $gate->closed) eq '' ? 1 : 0) if !$client;
+    ok(wait_until(sub { ledger_count() > $before }, 10, 'the run'), 'it runs');
+    my ($old) = $ng->worker_pids;
+    ok($ng->reload, 'nginx reloads');
+    ok(wait_until(sub { is_gone($old) }, 5, 'the old worker'), 'the old worker leaves');
+    kill TERM => $client;
+    waitpid $client, 0;
+    is(ask('leave'), '409 outcome_unknown', 'nobody knows the outcome');
+    $gate->open;
+    is(ledger_count(), $before + 1, 'one execution');
 };
 
 ok($ng->stop, 'stops');

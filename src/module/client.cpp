@@ -267,7 +267,10 @@ handle_stream_event(ngx_event_t *event)
     context *ctx = find_context(r->main);
     client_state &client = ctx->run.client;
 
-    if (!c->close || ctx->at != stage::running) {
+    /* worker_shutdown_timeout closes all connections, and means it. */
+    bool must_leave = ngx_exiting && !c->read->error;
+
+    if (!c->close || must_leave || ctx->at != stage::running) {
         client.event_handler(event);
         return;
     }
