@@ -23,7 +23,6 @@ constexpr std::string_view registered_methods[] = {
     "BIND",
     "CHECKIN",
     "CHECKOUT",
-    "CONNECT",
     "COPY",
     "DELETE",
     "GET",
@@ -426,7 +425,10 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
                 return (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
             });
 
-        if (!valid || name.len == 0) {
+        /* What goes through a tunnel is not a response. */
+        bool tunnel = view(name) == "CONNECT";
+
+        if (!valid || tunnel || name.len == 0) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid method \"%V\" in "
                                "\"idempotency_methods\" directive, write "
