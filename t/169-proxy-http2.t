@@ -43,6 +43,12 @@ server {
     location /two { proxy_pass http://two; }
     location /absent { proxy_pass http://127.0.0.1:$refused; }
     location /trailers { proxy_pass_trailers on; proxy_pass http://h2; }
+    location /trailers/open {
+        proxy_pass_trailers on;
+        idempotency_hold off;
+        proxy_buffering off;
+        proxy_pass http://h2;
+    }
     location /cache {
         proxy_cache cache;
         proxy_cache_methods POST;
@@ -66,6 +72,9 @@ server {
     }
     location /trailers {
         add_trailer X-After after always;
+        # These two are the module's own.
+        add_trailer X-Accel-Idempotency release always;
+        add_trailer Idempotent-Replayed true always;
         proxy_http_version 1.1;
         proxy_pass http://127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT;
     }
@@ -84,13 +93,15 @@ for my $uri ('/', '/unbuffered', '/open') {
 unlike($ng->error_log, qr/ended with the connection/,
     'nobody is told to use another version of HTTP');
 
-claim 'trailers are part of the answer' => sub {
-    my $first = write_to('/trailers', do => 'chunked=1&size=20');
-    my $again = write_to('/trailers');
-    is($first->{trailers}{'x-after'}[0], 'after', 'the client gets them');
-    is_replay($again, $first);
-    is($again->{trailers}{'x-after'}[0], 'after', 'and so does a retry');
-};
+for my $uri ('/trailers', '/trailers/open') {
+    claim "$uri: trailers are part of the answer" => sub {
+        my ($first, $again) = map { write_to($uri, do => 'chunked=1&size=20') } 1 .. 2;
+        is_deeply($first->{trailers}, { 'x-after' => ['after'] }, 'the client gets them');
+        is_replay($again, $first);
+        is_deeply($again->{trailers}, { 'x-after' => ['after'] }, 'and so does a retry');
+        is(executions(), 1, 'executions');
+    };
+}
 
 for my $case ([600_000, qr/^201 #\d+ replayed$/], [6_000_000, qr/^409 response_not_kept$/]) {
     my ($size, $then) = @$case;

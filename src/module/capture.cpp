@@ -104,8 +104,8 @@ header_filter(ngx_http_request_t *r)
     }
 
     if (location(r)->store != nullptr) {
-        strip_app_word(r);
-        strip_mark(r, location(r));
+        strip_app_word(r->headers_out.headers);
+        strip_mark(r->headers_out.headers, location(r));
     }
 
     return next_header_filter(r);
@@ -166,8 +166,8 @@ start_capture(context &ctx)
     ctx.run.client.unsent = nullptr;
 
     read_app_word(ctx);
-    strip_app_word(r);
-    strip_mark(r, ctx.conf);
+    strip_app_word(r->headers_out.headers);
+    strip_mark(r->headers_out.headers, ctx.conf);
 
     if (!keep_header(ctx)) {
         return NGX_ERROR;

@@ -37,10 +37,15 @@ void end(context &ctx, settle_result result);
 void
 settle(context &ctx, bool whole, void (*then)(context &ctx))
 {
+    ngx_list_t &trailers = ctx.request->headers_out.trailers;
+
     move_to(ctx, stage::settling);
     stop_renewal(ctx);
 
     decide_outcome(ctx, evidence_of_response(ctx, whole));
+
+    strip_app_word(trailers);
+    strip_mark(trailers, ctx.conf);
 
     ctx.ending.at = step::storing;
     ctx.ending.settled = {&ctx, outcome_settled};

@@ -228,9 +228,9 @@ read_app_word(context &ctx)
 
 
 void
-strip_app_word(ngx_http_request_t *r)
+strip_app_word(ngx_list_t &fields)
 {
-    each_field(r->headers_out.headers, [](ngx_table_elt_t &h) {
+    each_field(fields, [](ngx_table_elt_t &h) {
         if (is_app_word(h)) {
             h.hash = 0;
         }

@@ -64,7 +64,7 @@ ngx_uint_t last_error_status(const context &ctx);
 /* Takes the application's X-Accel-Idempotency, unless it has spoken before. */
 void read_app_word(context &ctx);
 
-/* That header is for the module alone. */
-void strip_app_word(ngx_http_request_t *r);
+/* That header is for the module alone; as a trailer it comes too late. */
+void strip_app_word(ngx_list_t &fields);
 
 }

@@ -222,7 +222,7 @@ drop_digests(ngx_http_request_t *r)
 ngx_int_t
 mark(context &ctx)
 {
-    strip_mark(ctx.request, ctx.conf);
+    strip_mark(ctx.request->headers_out.headers, ctx.conf);
 
     if (ctx.conf->replay_header.len == 0) {
         return NGX_OK;
@@ -351,7 +351,7 @@ replay(context &ctx)
 
 
 void
-strip_mark(ngx_http_request_t *r, const location_conf *conf)
+strip_mark(ngx_list_t &fields, const location_conf *conf)
 {
     std::string_view name = view(conf->replay_header);
 
@@ -359,7 +359,7 @@ strip_mark(ngx_http_request_t *r, const location_conf *conf)
         return;
     }
 
-    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+    each_field(fields, [&](ngx_table_elt_t &h) {
         if (same_name(view(h.key), name)) {
             h.hash = 0;
         }

@@ -14,6 +14,6 @@ ngx_int_t replay(context &ctx);
 ngx_int_t send_replay(context &ctx);
 
 /* Replays alone have the mark: an application's own is taken away. */
-void strip_mark(ngx_http_request_t *r, const location_conf *conf);
+void strip_mark(ngx_list_t &fields, const location_conf *conf);
 
 }
