@@ -90,7 +90,10 @@ subtest 'a failover on demand, while the old master still takes writes' => sub {
     my ($ng, $other) = start_sites($site);
     my $old = $site->master;
     my @keys = map {"demand-$_"} 1 .. 60;
-    ($site->sentinels)[0]->command('SENTINEL', 'FAILOVER', $Sentinels::NAME);
+    my $demand = sub {
+        ($site->sentinels)[0]->command('SENTINEL', 'FAILOVER', $Sentinels::NAME);
+    };
+    $demand->();
     # Both hosts at once, each key at both, until both are told.
     my %told;
     my $until = time + 30;
@@ -106,7 +109,10 @@ subtest 'a failover on demand, while the old master still takes writes' => sub {
     }
     is(scalar keys %told, 2 * @keys, 'all are answered');
     is_deeply([grep { ledger_count(key => $_) != 1 } @keys], [], 'each was executed once');
-    ok($site->wait_switched($old), 'there is another master');
+    # On a busy machine Sentinel gives up what it cannot do in four seconds.
+    my $is_switched = $site->wait_switched($old, 15)
+        || eval { $demand->() } && $site->wait_switched($old);
+    ok($is_switched, 'there is another master');
     ok(wait_until(sub { serves($site->master) && !serves($old) }, 15, 'the move'),
         'all have moved there');
     finish($_) for $ng, $other;
