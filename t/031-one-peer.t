@@ -18,7 +18,24 @@ my $lua_locations = $lua && <<'CONF';
     location /lua/pair { content_by_lua_block { ngx.exec("/pair/x") } }
 CONF
 
+# Sets timeouts of its own if the request says so, and tries a dead peer first.
+my $lua_upstream = $lua && <<"CONF";
+upstream balanced {
+    server 0.0.0.1;
+    balancer_by_lua_block {
+        local balancer = require "ngx.balancer"
+        local is_first = not balancer.get_last_failure()
+        if is_first then assert(balancer.set_more_tries(1)) end
+        if ngx.var.http_x_hurry then assert(balancer.set_timeouts(1, 1, 0.3)) end
+        assert(balancer.set_current_peer("127.0.0.1",
+            is_first and $refused or \$TEST_NGINX_UPSTREAM_PORT))
+    }
+}
+CONF
+$lua_locations .= '    location /lua/balanced { proxy_pass http://balanced; }' if $lua;
+
 my $ng = Nginx->start(main => $lua, http => <<"CONF");
+$lua_upstream
 upstream pair {
     server 127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT max_fails=0;
     server 127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT max_fails=0;
@@ -333,6 +350,21 @@ SKIP: {
             ends($uri, do => 'die=before', first => 502, then => 'unknown');
         };
     }
+}
+
+# ---- peers that Lua chooses ------------------------------------------------
+
+SKIP: {
+    skip 'without Lua', 2 if !$lua;
+
+    claim 'timeouts that Lua sets count, after a dead peer too' => sub {
+        ends('/lua/balanced', do => 'sleep=2', once => ['X-Hurry' => 1], first => 504,
+            then => 'unknown');
+    };
+
+    claim 'and only for the request for which they are set' => sub {
+        ends('/lua/balanced', do => 'sleep=1', first => 201, then => 'replayed');
+    };
 }
 
 # ---- without its client ----------------------------------------------------

@@ -11,7 +11,7 @@ namespace {
 
 /* What a peer's owner has put into the upstream, behind our guard. */
 struct guarded_peer {
-    const guarded_exchange *exchange;
+    guarded_exchange *exchange;
     void *data;
     ngx_event_get_peer_pt get;
     ngx_event_free_peer_pt free;
@@ -20,28 +20,6 @@ struct guarded_peer {
     ngx_event_set_peer_session_pt set_session;
     ngx_event_save_peer_session_pt save_session;
 #endif
-};
-
-
-/*
- * nginx 1.29.7 and later keep connections by the address of the configuration
- * that they were made with.  Ours is gone with the request, and another
- * request's may then have its address.
- */
-class configured {
-public:
-    configured(ngx_http_upstream_t *u, ngx_http_upstream_conf_t *conf)
-        : upstream_{u}, own_{std::exchange(u->conf, conf)}
-    {}
-
-    ~configured() { upstream_->conf = own_; }
-
-    configured(const configured &) = delete;
-    configured &operator=(const configured &) = delete;
-
-private:
-    ngx_http_upstream_t *upstream_;
-    ngx_http_upstream_conf_t *own_;
 };
 
 
@@ -72,7 +50,7 @@ guarded_exchange *find_exchange(const context &ctx,
 ngx_int_t send_guarded(void *data, ngx_chain_t *in);
 void finalize_guarded(ngx_http_request_t *r, ngx_int_t rc);
 ngx_http_upstream_conf_t *one_peer_conf(ngx_http_request_t *r);
-ngx_int_t guard_peer(ngx_http_request_t *r, const guarded_exchange *exchange);
+ngx_int_t guard_peer(ngx_http_request_t *r, guarded_exchange *exchange);
 ngx_int_t get_peer(ngx_peer_connection_t *pc, void *data);
 void free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state);
 bool is_failure(const ngx_peer_connection_t *pc,
@@ -287,7 +265,7 @@ one_peer_conf(ngx_http_request_t *r)
 
 
 ngx_int_t
-guard_peer(ngx_http_request_t *r, const guarded_exchange *exchange)
+guard_peer(ngx_http_request_t *r, guarded_exchange *exchange)
 {
     ngx_peer_connection_t *pc = &r->upstream->peer;
     auto *peer = make<guarded_peer>(r->pool);
@@ -327,13 +305,34 @@ guard_peer(ngx_http_request_t *r, const guarded_exchange *exchange)
 }
 
 
+/*
+ * nginx 1.29.7 and later keep connections by the address of the configuration
+ * that they were made with.  Our copy is gone with the request, and that of
+ * another request may then have its address: so the peer's owner sees nginx's
+ * own.  It may put another one there (set_timeouts() of ngx.balancer).
+ */
 ngx_int_t
 get_peer(ngx_peer_connection_t *pc, void *data)
 {
     auto *peer = static_cast<guarded_peer *>(data);
-    configured conf(peer->exchange->upstream, peer->exchange->conf);
+    guarded_exchange &exchange = *peer->exchange;
+    ngx_http_upstream_t *u = exchange.upstream;
+    ngx_http_upstream_conf_t *copy = std::exchange(u->conf, exchange.conf);
 
-    return peer->get(pc, peer->data);
+    ngx_int_t rc = peer->get(pc, peer->data);
+
+    if (u->conf != exchange.conf) {
+        exchange.conf = u->conf;
+        copy = one_peer_conf(exchange.request);
+
+        if (copy == nullptr) {
+            return NGX_ERROR;
+        }
+    }
+
+    u->conf = copy;
+
+    return rc;
 }
 
 
@@ -352,9 +351,12 @@ free_peer(ngx_peer_connection_t *pc, void *data, ngx_uint_t state)
     }
 
     if (peer->free != nullptr) {
-        configured conf(peer->exchange->upstream, peer->exchange->conf);
+        ngx_http_upstream_t *u = peer->exchange->upstream;
+        ngx_http_upstream_conf_t *copy = std::exchange(u->conf,
+                                                       peer->exchange->conf);
 
         peer->free(pc, peer->data, state);
+        u->conf = copy;
     }
 
     if (sent) {

@@ -16,7 +16,7 @@ struct context;
 struct guarded_exchange {
     ngx_http_request_t *request;
     ngx_http_upstream_t *upstream;
-    ngx_http_upstream_conf_t *conf; /* as it was configured */
+    ngx_http_upstream_conf_t *conf; /* what nginx would use */
     ngx_output_chain_filter_pt output_filter;
     void *output_data;
     void (*finalize_request)(ngx_http_request_t *r, ngx_int_t rc);
