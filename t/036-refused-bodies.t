@@ -185,6 +185,18 @@ claim 'over HTTP/2 it is not run twice' => sub {
 };
 
 if ($lua) {
+    claim 'over HTTP/2 a part does not run, if the body turns out too large' => sub {
+        my $h2 = Http2->new($ng->port(2));
+        my $id = $h2->send('POST', '/read-before', end => 0,
+            headers => ['idempotency-key' => claim_key()]);
+        $h2->data($id, 'x' x 500);
+        select undef, undef, undef, 0.1;
+        $h2->data($id, 'y' x 5_000, 1);
+        is($h2->response($id)->{status}, 413, 'it is refused');
+        $h2->close;
+        is(executions(), 0, 'executions');
+    };
+
     claim 'a request whose body Lua threw away runs once' => sub {
         my $first = write_to('/discarding', body => $head);
         is($first->{status}, 201, 'it runs');

@@ -150,8 +150,11 @@ has_lost_body(ngx_http_request_t *r, bool has_key)
 {
     const ngx_table_elt_t *length = r->headers_in.content_length;
     const ngx_http_request_body_t *body = r->request_body;
+    bool part = body != nullptr
+                && (body->rest > 0
+                    || (body->received > 0 && !body->last_saved));
 
-    if (r->discard_body || (body != nullptr && body->rest > 0)) {
+    if (r->discard_body || part) {
         return has_key || is_json_request(r);
     }
 
