@@ -116,7 +116,8 @@ my @bad = (
     ['idempotency_methods post;', qq(invalid method "post" $methods)],
     ['idempotency_methods POST "";', qq(invalid method "" $methods)],
     ['idempotency_methods POST,PUT;', qq(invalid method "POST,PUT" $methods)],
-    ['idempotency_methods CONNECT;', qq(invalid method "CONNECT" $methods)],
+    ['idempotency_methods CONNECT;',
+        '"CONNECT" in "idempotency_methods" directive: what goes through a tunnel cannot be replayed'],
 
     (map { ["idempotency_$_ yes;",
             qq(invalid value "yes" in "idempotency_$_" directive, it must be "on" or "off")] }

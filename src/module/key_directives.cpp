@@ -425,10 +425,15 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
                 return (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
             });
 
-        /* What goes through a tunnel is not a response. */
-        bool tunnel = view(name) == "CONNECT";
+        if (view(name) == "CONNECT") {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"CONNECT\" in \"idempotency_methods\" "
+                               "directive: what goes through a tunnel cannot "
+                               "be replayed");
+            return failed;
+        }
 
-        if (!valid || tunnel || name.len == 0) {
+        if (!valid || name.len == 0) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid method \"%V\" in "
                                "\"idempotency_methods\" directive, write "
