@@ -8,10 +8,7 @@ use Keyed;
 use Ledger;
 use Nginx;
 
-my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
-my ($minor, $patch) = `$nginx -v 2>&1` =~ m{nginx/1\.(\d+)\.(\d+)};
-plan(skip_all => 'this nginx keeps no connection unasked')
-    if $minor < 29 || $minor == 29 && $patch < 7;
+plan(skip_all => 'this nginx keeps no connection unasked') if !nginx_has_reached('1.29.7');
 
 my $ng = Nginx->start(http => <<'CONF');
 upstream peer { server 127.0.0.1:%%PORT2%%; }

@@ -63,6 +63,12 @@ is_truncated(ngx_http_request_t *r, const portion &p)
 bool
 has_end(const ngx_http_upstream_t *u)
 {
+    if (u->input_filter_init == init_filters
+        && static_cast<guarded_filters *>(u->input_filter_ctx)->failed)
+    {
+        return false;
+    }
+
     if (view(u->schema) != "fastcgi://" || u->headers_in.content_length_n >= 0)
     {
         return true;
@@ -132,7 +138,7 @@ init_filters(void *data)
 /*
  * The header has promised a body, and the stream has ended with it.  Without a
  * pipe nginx would wait for more; told that all is there, it ends the
- * response, which is then seen to be short of its length.
+ * response, and has_end() knows better.
  */
 ngx_int_t
 break_off_at_once(guarded_filters &own)
@@ -143,11 +149,8 @@ break_off_at_once(guarded_filters &own)
         u->pipe->upstream_error = 1;
         u->pipe->length = 1;
 
-    } else if (u->headers_in.content_length_n > 0) {
-        u->length = 0;
-
     } else {
-        return NGX_ERROR;
+        u->length = 0;
     }
 
     own.failed = true;

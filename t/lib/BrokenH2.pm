@@ -8,25 +8,15 @@ package BrokenH2;
 use v5.36;
 
 use IO::Socket::INET;
-use POSIX ();
-
-our ($owner, @children);
-BEGIN { $owner = $$ }
-
-END { local $?; kill TERM => @children if $$ == $owner }
+use Running qw(run_aside);
 
 # Returns its port.
 sub start ($class, $end) {
     my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 16)
         or die "no port: $@\n";
-    my $pid = fork // die "fork: $!\n";
-    if (!$pid) {
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        open STDOUT, '>', '/dev/null';
+    run_aside(sub {
         while (my $sock = $listener->accept) { serve($sock, $end) }
-        POSIX::_exit(0);
-    }
-    push @children, $pid;
+    });
     return $listener->sockport;
 }
 

@@ -27,7 +27,7 @@ use Running qw(started ended catch_signals);
 use Store;
 
 our @EXPORT = qw(request send_request parallel collect wait_until is_gone
-    memory_only redis_only on_redis on_file);
+    nginx_has_reached memory_only redis_only on_redis on_file);
 
 sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
     my $began = time;
@@ -204,6 +204,12 @@ sub children_of ($pid) {
 
 # A zombie that nobody waits for has ended too.
 sub is_gone ($pid) { return !-e "/proc/$pid/exe" || !kill 0, $pid }
+
+# Whether the nginx under test is this version or a later one.
+sub nginx_has_reached ($version) {
+    my ($ours) = qx{${\($ENV{TEST_NGINX_BINARY} || 'nginx')} -v 2>&1} =~ m{nginx/([\d.]+)};
+    return version->parse($ours) >= version->parse($version);
+}
 
 sub exec_nginx ($self) {
     my %env = (%{ $self->{env} // {} }, sanitizer_env($self->path('sanitizer')));
