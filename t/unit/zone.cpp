@@ -1384,7 +1384,9 @@ TEST_CASE("zone: killed at any time, no acknowledged record is lost")
 
     noise();
 
-    for (unsigned round = 0; round < 300; ++round) {
+    /* On a busy machine fewer deaths come inside a change. */
+    for (unsigned round = 0; round < 300 || (dirty <= 15 && round < 3000);
+         ++round) {
         INFO("round " << round);
         kill_one(f.z, j, random);
 
@@ -1410,7 +1412,6 @@ TEST_CASE("zone: killed at any time, no acknowledged record is lost")
         REQUIRE(agrees(f.z, j.m));
     }
 
-    /* About one death in five comes inside a change. */
     INFO(dirty << " dirty, " << j.operations << " operations");
     CHECK(dirty > 15);
     CHECK(j.operations > 10000);
