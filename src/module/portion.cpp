@@ -17,7 +17,7 @@ struct guarded_filters {
 
 
 ngx_int_t init_filters(void *data);
-ngx_int_t break_off_at_once(guarded_filters &own);
+ngx_int_t break_off(guarded_filters &own);
 ngx_int_t filter(void *data, ssize_t bytes);
 ngx_int_t pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *b);
 
@@ -131,17 +131,17 @@ init_filters(void *data)
         u->pipe->input_filter = pipe_filter;
     }
 
-    return rc == NGX_ERROR ? break_off_at_once(*own) : rc;
+    return rc == NGX_ERROR ? break_off(*own) : rc;
 }
 
 
 /*
- * The header has promised a body, and the stream has ended with it.  Without a
- * pipe nginx would wait for more; told that all is there, it ends the
+ * Without a pipe the header has promised a body, and the stream has ended with
+ * it.  nginx would wait for more; told that all is there, it ends the
  * response, and has_end() knows better.
  */
 ngx_int_t
-break_off_at_once(guarded_filters &own)
+break_off(guarded_filters &own)
 {
     ngx_http_upstream_t *u = own.upstream;
 
@@ -189,15 +189,7 @@ pipe_filter(ngx_event_pipe_t *p, ngx_buf_t *b)
     ngx_int_t rc = own->pipe_filter(p, b);
     p->input_ctx = own;
 
-    if (rc != NGX_ERROR) {
-        return rc;
-    }
-
-    own->failed = true;
-    p->upstream_error = 1;
-    p->length = 1;
-
-    return NGX_OK;
+    return rc == NGX_ERROR ? break_off(*own) : rc;
 }
 
 }
