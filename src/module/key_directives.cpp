@@ -1,4 +1,5 @@
 #include "module/directives.h"
+#include "module/method.h"
 
 namespace idempotency {
 
@@ -14,48 +15,6 @@ constexpr std::string_view passing_variables[] = {
     "proxy_protocol_port", "realip_remote_port", "remote_port",
     "request_id",          "request_time",       "time_iso8601",
     "time_local",
-};
-
-/* The registry of HTTP methods at IANA. */
-constexpr std::string_view registered_methods[] = {
-    "ACL",
-    "BASELINE-CONTROL",
-    "BIND",
-    "CHECKIN",
-    "CHECKOUT",
-    "COPY",
-    "DELETE",
-    "GET",
-    "HEAD",
-    "LABEL",
-    "LINK",
-    "LOCK",
-    "MERGE",
-    "MKACTIVITY",
-    "MKCALENDAR",
-    "MKCOL",
-    "MKREDIRECTREF",
-    "MKWORKSPACE",
-    "MOVE",
-    "OPTIONS",
-    "ORDERPATCH",
-    "PATCH",
-    "POST",
-    "PROPFIND",
-    "PROPPATCH",
-    "PUT",
-    "QUERY",
-    "REBIND",
-    "REPORT",
-    "SEARCH",
-    "TRACE",
-    "UNBIND",
-    "UNCHECKOUT",
-    "UNLINK",
-    "UNLOCK",
-    "UPDATE",
-    "UPDATEREDIRECTREF",
-    "VERSION-CONTROL",
 };
 
 
@@ -442,9 +401,7 @@ set_methods(ngx_conf_t *cf, ngx_command_t *, void *data)
             return failed;
         }
 
-        if (std::ranges::find(registered_methods, view(name))
-            == std::end(registered_methods))
-        {
+        if (!is_registered_method(view(name))) {
             ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
                                "\"%V\" in \"idempotency_methods\" directive "
                                "is not a registered method of HTTP: check how "

@@ -2,12 +2,65 @@
 
 #include "module/context.h"
 
+#include <algorithm>
+
 namespace idempotency {
 
 namespace {
 
+/* The registry of HTTP methods at IANA, but for CONNECT. */
+constexpr std::string_view registered_methods[] = {
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PROPFIND",
+    "PROPPATCH",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+};
+
+
 bool is_safe_for_upstream(ngx_http_request_t *r);
 
+}
+
+
+bool
+is_registered_method(std::string_view name)
+{
+    return std::ranges::find(registered_methods, name)
+           != std::end(registered_methods);
 }
 
 

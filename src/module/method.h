@@ -8,6 +8,9 @@ namespace idempotency {
 struct context;
 
 
+/* Whether "idempotency_methods" can name it without a warning. */
+bool is_registered_method(std::string_view name);
+
 /*
  * Whether the request changes nothing: a GET or a HEAD, which does not become
  * another method on its way to the upstream ("proxy_method").
