@@ -24,6 +24,8 @@ NGINX_SRC=${NGINX_SRC:-$DEBIAN_NGINX_SRC}
 . util/install.sh
 # shellcheck source=util/demo.sh
 . util/demo.sh
+# shellcheck source=util/prove.sh
+. util/prove.sh
 # shellcheck source=util/test.sh
 . util/test.sh
 # shellcheck source=util/sanitizers.sh

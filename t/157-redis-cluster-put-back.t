@@ -19,6 +19,7 @@ use Keyed;
 use OnCluster;
 use OnRedis;
 use RedisServer;
+use Waiting qw(wait_quietly);
 
 redis_only();
 plan(skip_all => 'before Redis 7 the kit cannot choose its ports') if RedisServer::is_old();
@@ -115,7 +116,7 @@ sub moving_slots ($title, $which, $replies = sub ($words) { return }) {
         my $reply = $replies->($words) // $ask->();
         return $reply if -e $has_moved || !$which->($words);
         write_file($has_moved, '');
-        Nginx::wait_quietly(sub { -e $is_told }, 3);
+        wait_quietly(sub { -e $is_told }, 3);
         return $reply;
     });
     my $new = FakeRedis->before($far, sub ($words, $ask) { $replies->($words) // $ask->() });
@@ -206,7 +207,7 @@ subtest 'a record moves between the two commands of a claim, and its client leav
         return "-ERR syntax error\r\n" if $command eq 'SET' && grep { uc $_ eq 'GET' } @$words;
         return $ask->() if $command ne 'GET' || -e $looks;
         write_file($looks, '');
-        Nginx::wait_quietly(sub { -e $has_left }, 3);
+        wait_quietly(sub { -e $has_left }, 3);
         sleep 0.2;
         return "-ASK 1 127.0.0.1:$away\r\n";
     }, port => $port);

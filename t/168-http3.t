@@ -9,6 +9,7 @@ use Keyed;
 use Nginx;
 use RedisServer;
 use Running qw(run_aside end_process);
+use Waiting qw(wait_quietly);
 
 my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
 plan(skip_all => 'this nginx has no HTTP/3') if `$nginx -V 2>&1` !~ /http_v3_module/;
@@ -49,7 +50,7 @@ sub ask ($key, %opt) {
     for (1 .. 5) {
         my $before = unfinished();
         $got = ask_once($key, %opt);
-        last if $got ne 'curl 28' || !Nginx::wait_quietly(sub { unfinished() > $before }, 1);
+        last if $got ne 'curl 28' || !wait_quietly(sub { unfinished() > $before }, 1);
     }
     return $got;
 }
@@ -117,7 +118,7 @@ subtest 'a worker that has to leave ends the run' => sub {
     my $client;
     for (1 .. 5) {
         $client = run_aside(sub { ask_once('leave', do => $gate->closed, seconds => 10) });
-        last if Nginx::wait_quietly(sub { ledger_count() > $before }, 3);
+        last if wait_quietly(sub { ledger_count() > $before }, 3);
         end_process($client);
     }
     is(ledger_count(), $before + 1, 'it runs');

@@ -163,19 +163,3 @@ prove_blocks()
 
     util/block-modes.sh "$@"
 }
-
-
-run_prove()
-{
-    # Those about Redis take longest: else one of them would end alone.
-    local argument files=(t/1*.t t/0*.t)
-
-    for argument; do
-        if [[ -e $argument ]]; then
-            files=()
-        fi
-    done
-
-    # Most of the time they wait.
-    prove -j"$(($(nproc) + 1))" "$@" "${files[@]}"
-}

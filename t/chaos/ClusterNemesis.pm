@@ -8,7 +8,7 @@ use parent 'Nemesis';
 
 use Cluster;
 use Lines;
-use Nginx ();
+use Waiting qw(wait_quietly);
 
 # Each of them waits until all servers are there again.
 our @KINDS = qw(node_kill node_stop node_failover copy_stall node_kill slots_move slots_move
@@ -17,7 +17,7 @@ our @KINDS = qw(node_kill node_stop node_failover copy_stall node_kill slots_mov
 sub end ($self) {
     $self->SUPER::end;
     my $cluster = $self->{world}{cluster};
-    Nginx::wait_quietly(sub { eval { $cluster->is_complete } }, 40);
+    wait_quietly(sub { eval { $cluster->is_complete } }, 40);
     $self->store_away(4);
     Time::HiRes::sleep(3);
 }

@@ -12,6 +12,7 @@ use Http1 ();
 use Lines;
 use Nginx ();
 use Site;
+use Waiting qw(wait_quietly);
 use Workload;
 
 my $PATIENCE = 12;
@@ -58,7 +59,7 @@ sub after ($world, $nemesis, $before) {
 # The value when it is as wanted, or what it is after some patience.
 sub settled ($want, $look) {
     my $is;
-    Nginx::wait_quietly(sub { ($is = $look->()) eq $want }, $PATIENCE);
+    wait_quietly(sub { ($is = $look->()) eq $want }, $PATIENCE);
     return $is;
 }
 
@@ -84,7 +85,7 @@ sub files ($who, $instance, $world, $before) {
     return map {
         my $pid = $_;
         my $is;
-        Nginx::wait_quietly(sub { ($is = files_of($pid)) <= $want }, $PATIENCE);
+        wait_quietly(sub { ($is = files_of($pid)) <= $want }, $PATIENCE);
         { who => "$who, worker $pid", what => 'open files', is => $is, want => $want, most => 1 };
     } Site::workers_of($instance);
 }

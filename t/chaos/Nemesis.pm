@@ -11,8 +11,8 @@ use Time::HiRes qw(sleep);
 
 use Idle ();
 use Lines;
-use Nginx ();
 use Site;
+use Waiting qw(wait_quietly);
 use Workload;
 
 # The next one strikes so many seconds after the last.
@@ -230,7 +230,7 @@ sub start_again ($self, $instance, $until = now() + $LONGEST_LEAVE) {
 # Of those that were asked to leave, how many have not in so many seconds.
 sub still_quitting ($self, $seconds) {
     my @left = @{ $self->{quitting} // [] };
-    Nginx::wait_quietly(sub { !grep { !$_->{nginx}->reaped } @left }, $seconds) if @left;
+    wait_quietly(sub { !grep { !$_->{nginx}->reaped } @left }, $seconds) if @left;
     return scalar grep { !$_->{nginx}->reaped } @left;
 }
 

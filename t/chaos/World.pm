@@ -20,6 +20,7 @@ use Nginx ();
 use RedisServer;
 use Running qw(catch_signals);
 use Site;
+use Waiting qw(wait_quietly);
 
 my $HERE = dirname(abs_path(__FILE__));
 
@@ -147,7 +148,7 @@ sub forget_redis ($self) {
 }
 
 sub wait_listening ($port) {
-    my $up = Nginx::wait_quietly(sub { Nginx::can_connect($port) }, 10);
+    my $up = wait_quietly(sub { Nginx::can_connect($port) }, 10);
     die "nothing listens on $port\n" if !$up;
 }
 

@@ -45,13 +45,11 @@ use Socket qw(INADDR_LOOPBACK SOCK_STREAM AF_INET pack_sockaddr_in
     unpack_sockaddr_in);
 use Test::More ();
 use Test::Nginx::Socket ();
-use Time::HiRes qw(sleep time);
 
 use lib dirname(abs_path(__FILE__));
 use Ledger;
 use Store ();
-
-my $SECONDS = 5;
+use Waiting qw(wait_quietly);
 
 my ($bound, %body_of_run, @answers);
 my $blocks = 0;
@@ -203,13 +201,13 @@ sub finish ($block) {
 # Some run after the answer, such as those of a mirror.
 sub wait_for_executions ($block) {
     my $wanted = $block->executions // return;
-    wait_until(sub { ledger_count() >= $wanted });
+    wait_quietly(sub { ledger_count() >= $wanted });
 }
 
 sub check_executions_of ($block) {
     for my $line (split /\n/, $block->executions_of // '') {
         my ($uri, $count) = split ' ', $line;
-        wait_until(sub { ledger_count(uri => $uri) >= $count });
+        wait_quietly(sub { ledger_count(uri => $uri) >= $count });
         Test::More::is(ledger_count(uri => $uri), $count, $block->name . " - executions of $uri");
     }
 }
@@ -218,7 +216,7 @@ sub check_executions_of ($block) {
 # a host of its own which configuration is in use.
 sub check_logged ($name) {
     my @logged;
-    wait_until(sub {
+    wait_quietly(sub {
         @logged = map { /^(?!test-nginx )\S+ (.*\S)/i ? $1 : () }
             split /\n/, content_of('idempotency.log');
         @logged >= @answers;
@@ -232,7 +230,7 @@ sub quit ($name) {
     my ($pid) = read_file($Test::Nginx::Util::PidFile) =~ /^(\d+)/ or return;
     kill QUIT => $pid;
     # Dead is enough: who has to reap it may take its time.
-    my $gone = wait_until(sub { read_file("/proc/$pid/stat") !~ /\) [^Z]/ });
+    my $gone = wait_quietly(sub { read_file("/proc/$pid/stat") !~ /\) [^Z]/ });
     Test::More::ok($gone, "$name - nginx quits by itself");
     # Test::Nginx starts nginx again when somebody else holds its port.
     my @bad = grep { !/bind\(\)/ && /\[(?:alert|emerg)\]|exited (?:on signal|with code [1-9])/ }
@@ -258,7 +256,7 @@ sub check_emerg ($block) {
     Test::More::is($got, $wanted, $block->name . ' - what nginx says');
 }
 
-# ---- files and time -------------------------------------------------------
+# ---- files ----------------------------------------------------------------
 
 sub content_of ($log) { return read_file("$Test::Nginx::Util::LogDir/$log") }
 
@@ -266,16 +264,6 @@ sub read_file ($path) {
     open my $file, '<', $path or return '';
     local $/;
     return readline($file) // '';
-}
-
-sub wait_until ($condition) {
-    my $until = time + $SECONDS;
-    while (1) {
-        my $is_last = time >= $until;
-        my $is_so = $condition->();
-        return $is_so if $is_so || $is_last;
-        sleep 0.01;
-    }
 }
 
 1;

@@ -18,8 +18,8 @@ use JSON::PP ();
 use MIME::Base64 qw(decode_base64);
 
 use FreePorts qw(free_ports);
-use Nginx qw(wait_until);
 use Running qw(run_aside end_process);
+use Waiting qw(wait_until);
 
 my %KEY = (Tab => "\x{E004}", Enter => "\x{E007}", Space => ' ');
 

@@ -15,11 +15,10 @@ package Cluster;
 use v5.36;
 
 use File::Temp ();
-use Time::HiRes qw(sleep time);
 
 use FreePorts qw(free_ports);
-use Nginx qw(wait_until);
 use RedisServer;
+use Waiting qw(wait_until);
 
 our $SLOTS = 16384;
 

@@ -13,6 +13,7 @@ use POSIX qw(WNOHANG);
 
 use Nginx ();
 use Running qw(started ended);
+use Waiting qw(wait_quietly);
 
 our @ISA = ('Nginx');
 
@@ -24,7 +25,7 @@ sub spawn ($self) {
         my $child = fork // POSIX::_exit(1);
         Nginx::exec_nginx($self) if !$child;
         syswrite $out, $child;
-        Nginx::wait_quietly(
+        wait_quietly(
             sub { -s $self->path('nginx.pid') || waitpid($child, WNOHANG) }, 20);
         POSIX::_exit(0);
     }
@@ -46,7 +47,7 @@ sub upgrade ($self) {
     my $old = $self->master_pid;
     return 0 if defined $self->{before} && !Nginx::is_gone($self->{before});
     kill USR2 => $old;
-    Nginx::wait_quietly(sub {
+    wait_quietly(sub {
         -s $self->path('nginx.pid.oldbin') && $self->master_pid != $old
             && $self->worker_pids >= $self->{workers};
     }, 20) or return 0;

@@ -25,11 +25,11 @@ use File::Temp ();
 use IO::Socket::INET;
 use POSIX ();
 use Test::More ();
-use Time::HiRes qw(sleep time);
 
 use FreePorts qw(free_ports);
 use Running qw(started end_process);
 use Store ();
+use Waiting qw(wait_quietly);
 
 our @ISA    = ('Exporter');
 our @EXPORT = qw(ledger_count ledger_lines ledger_reset upstream_port
@@ -88,13 +88,8 @@ sub exec_upstream {
 }
 
 sub wait_ready {
-    my $until = time + 10;
-    while (time < $until) {
-        return 1 if -e "$dir/ready";
-        return 0 if waitpid($pid, POSIX::WNOHANG()) == $pid;
-        sleep 0.01;
-    }
-    return 0;
+    wait_quietly(sub { -e "$dir/ready" || waitpid($pid, POSIX::WNOHANG()) == $pid }, 10);
+    return -e "$dir/ready";
 }
 
 # ---- ledger ---------------------------------------------------------------

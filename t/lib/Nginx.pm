@@ -25,29 +25,10 @@ use FreePorts qw(free_ports);
 use Http1 qw(request send_request parallel collect);
 use Running qw(started ended catch_signals);
 use Store;
+use Waiting qw(wait_until wait_quietly);
 
 our @EXPORT = qw(request send_request parallel collect wait_until is_gone
     nginx_has_reached memory_only redis_only on_redis on_file);
-
-sub wait_until ($condition, $seconds = 5, $what = 'a condition') {
-    my $began = time;
-    my $value = wait_quietly($condition, $seconds);
-    Test::More::diag(sprintf 'waited %g s for %s, until %.1f s had passed',
-        $seconds, $what, time - $began) if !$value;
-    return $value;
-}
-
-# Looks once more when the time is over: a machine that stood still for long
-# has done nothing in that time either.
-sub wait_quietly ($condition, $seconds) {
-    my $until = time + $seconds;
-    while (1) {
-        my $is_last = time >= $until;
-        my $value = $condition->();
-        return $value if $value || $is_last;
-        sleep 0.01;
-    }
-}
 
 # ---- life -----------------------------------------------------------------
 

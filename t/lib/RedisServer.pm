@@ -15,10 +15,10 @@ use File::Temp ();
 use IO::Socket::UNIX;
 use POSIX ();
 use Redis;
-use Time::HiRes qw(sleep time);
 
 use FreePorts qw(free_ports);
 use Running qw(started ended catch_signals);
+use Waiting qw(wait_quietly);
 
 # Debian has the server in redis-tools too, without a service that starts by
 # itself: one program, which looks at its name to know what it is.
@@ -91,16 +91,13 @@ sub freeze ($self) { CORE::kill STOP => $self->{pid} }
 sub thaw ($self) { CORE::kill CONT => $self->{pid} }
 
 sub wait_ready ($self) {
-    my $until = time + $TIMEOUT;
-    while (time < $until) {
-        if (waitpid($self->{pid}, POSIX::WNOHANG()) > 0) {
-            ended(delete $self->{pid});
-            return 0;
-        }
-        return 1 if eval { $self->command('PING') eq 'PONG' };
-        sleep 0.01;
-    }
-    return 0;
+    my $has_ended;
+    my $up = wait_quietly(sub {
+        $has_ended = waitpid($self->{pid}, POSIX::WNOHANG()) > 0;
+        $has_ended || eval { $self->command('PING') eq 'PONG' };
+    }, $TIMEOUT);
+    ended(delete $self->{pid}) if $has_ended;
+    return $up && !$has_ended;
 }
 
 sub exec_server ($self) {

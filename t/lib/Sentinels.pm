@@ -12,10 +12,9 @@ package Sentinels;
 
 use v5.36;
 
-use Time::HiRes qw(sleep time);
 
-use Nginx qw(wait_until);
 use RedisServer;
+use Waiting qw(wait_until);
 
 our $NAME = 'payments';
 
