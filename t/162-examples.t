@@ -104,6 +104,8 @@ sub jwt_example ($ng) {
     is(said(post($port, 'a', %to, token({ sub => 'bob', exp => $exp }))), '201 #2',
         'another caller');
     is(said(post($port, undef, %to, %ann)), '400 key_missing', 'a key is required');
+    is(said(post($port, 'busy', %to, %ann, do => 'status=429')), '429 #3', 'too many');
+    is(said(post($port, 'busy', %to, %ann)), '201 #4', 'later it runs');
 
     my $claims = { sub => 'ann', exp => $exp };
     my @bad = (
@@ -119,7 +121,7 @@ sub jwt_example ($ng) {
         my ($title, %token) = @$_;
         is(said(post($port, 'a', %to, %token)), '401', $title);
     }
-    is(ledger_count(), 2, 'executions');
+    is(ledger_count(), 4, 'executions');
 }
 
 my $js = join '', map {"load_module $_;\n"} split ' ', $ENV{TEST_NGINX_JS_MODULES} // '';
@@ -154,7 +156,7 @@ example 'multi-tenant', sub ($ng) {
 
 example 'php-fastcgi', sub ($ng) {
     my $ask = sub ($uri, $session = 'ann') {
-        return said(post($ng->port, 'k', uri => $uri, headers => [Cookie => "session=$session"]));
+        return said(post($ng->port, 'k', uri => $uri, headers => [Cookie => "PHPSESSID=$session"]));
     };
     is($ask->('/orders'), '201 #1', 'runs');
     is($ask->('/orders'), '201 #1 replayed', 'replays');
