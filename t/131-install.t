@@ -55,6 +55,11 @@ is($status, 0, 'once more');
 is(inode($target), $first, 'the same file is left alone');
 like($said, qr/is up to date/, 'and it says so');
 
+write_file("$dir/wrapper", qq(#!/bin/sh\nexec $NGINX "\$@"\n));
+chmod 0755, "$dir/wrapper";
+($status, $said) = install(NGINX_BINARY => "$dir/wrapper");
+is($status, 0, 'for an nginx that a script starts') or diag($said);
+
 # ---- below a running nginx ------------------------------------------------
 
 {

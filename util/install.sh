@@ -88,10 +88,12 @@ check_signature()
 }
 
 
-# The string NGX_MODULE_SIGNATURE, which every module and nginx itself contain.
+# The string NGX_MODULE_SIGNATURE, which every module and nginx itself contain,
+# but not a script that calls nginx.
 signature_in()
 {
-    LC_ALL=C grep -aoE '[48],[48],[48],[01]{30,40}' "$1" | sort -u | head -n 1
+    { LC_ALL=C grep -aoE '[48],[48],[48],[01]{30,40}' "$1" || true; } \
+        | sort -u | head -n 1
 }
 
 
@@ -166,7 +168,7 @@ END
         cat <<END
 or, as Debian and Ubuntu do it:
 
-    echo '$line' | ${as_root}tee $enabled/60-idempotency.conf
+    echo '$line' | ${as_root}tee $enabled/50-mod-http-idempotency.conf
 
 END
     fi
