@@ -43,7 +43,9 @@ build_fuzz()
 
 
 # fuzz_one TARGET LIMIT: prints the name if something was found.  libFuzzer
-# adds what it learns to the first folder: the seeds stay as they are.
+# adds what it learns to the first folder: the seeds stay as they are.  An input
+# that hangs is found however long the limit is; a machine that stands still for
+# some minutes must not look like one.
 fuzz_one()
 {
     local target=$1 limit=$2 dir=$BUILD/fuzz seeds=()
@@ -54,7 +56,7 @@ fuzz_one()
         seeds=("t/fuzz/corpus/$target")
     fi
 
-    "$dir/$target" "$limit" -max_len=4096 -timeout=10 \
+    "$dir/$target" "$limit" -max_len=4096 -timeout=600 \
         -artifact_prefix="$dir/$target-" \
         "$dir/corpus/$target" "${seeds[@]}" > "$dir/$target.log" 2>&1 \
         || echo "$target"
