@@ -159,8 +159,7 @@ forget_nginx_variable()
 
 build()
 {
-    find_nginx
-    compile_dependencies
+    prepare_nginx
     build_module "$BUILD" "$ROOT"
 }
 

@@ -10,6 +10,7 @@ deb()
         die "deb takes nothing or --check"
     fi
 
+    refuse_other_packages
     deps build deb
     DEB=$BUILD/deb/${PACKAGE}_$(deb_version)_$(dpkg --print-architecture).deb
     locked build_deb

@@ -3,7 +3,8 @@
 
 run()
 {
-    deps build run
+    prepare_nginx
+    deps run
     locked build
 
     local demo=$BUILD/demo port=${PORT:-8080}

@@ -47,20 +47,23 @@ matrix_row()
     local row=$1 release=${1%%-*} start=$SECONDS result=passed
     local root=/var/tmp/idempotency-matrix/$release log=$BUILD/matrix/$row.log
 
+    # Also when it is interrupted: /dev in the root is the machine's own.
+    # shellcheck disable=SC2064
+    trap "unmount_root '$root'" EXIT
+
     if [[ ! -x $root/usr/bin/apt-get || ! -s $root/etc/apt/sources.list ]]; then
         remove_root "$root"
         make_root "$root" "$release"
     fi
 
     say "matrix: $row, see ${log#"$ROOT/"}"
-    mount_root "$root"
-    copy_source "$root/module/$row"
-    run_row > "$log" 2>&1 || result="**failed**"
-    # Killed tests may have left something that uses the folder.
-    unmount_root "$root"
+    # Bash forgets to stop at an error in what is called with "||".
+    { mount_root "$root" && copy_source "$root/module/$row" && run_row; } \
+        > "$log" 2>&1 || result="**failed**"
 
     row_line > "$BUILD/matrix/$row.md"
     cat "$BUILD/matrix/$row.md"
+    unmount_root "$root"
     [[ $result == passed ]]
 }
 
@@ -72,7 +75,7 @@ run_row()
 
     # A root that was kept may be of another day, and so may what it gets now.
     in_row "apt-get -qq update && apt-get -qq -y --no-install-recommends \
-        dist-upgrade && ./build.sh deps build test asan && apt-get -qq -y \
+        dist-upgrade && ./build.sh deps build test test-modules asan && apt-get -qq -y \
         --no-install-recommends install curl ca-certificates git" || return
 
     case $way in
@@ -110,13 +113,27 @@ row_line()
         | awk -F '[=,]' '/^Files=/ { n += $2 } END { print n + 0 }')
     failed=$(sed '/^== FAILED/,$d' "$log" | grep -c '^t/.*(Wstat:' || true)
 
-    printf '| %s ' "$row" "$(version_of nginx)" "$(compiler_of)" \
+    printf '| %s ' "$row" "$(nginx_of)" "$(compiler_of)" \
         "$(version_of libhiredis-dev)" "$(version_of libssl-dev)" \
         "$(version_of libsimdjson-dev)" "$(version_of redis-tools)" \
         "$(version_beside redis6/redis-tools)" \
         "$(version_beside valkey/valkey-tools)" "$files" "$failed" "$result" \
         "$(( (SECONDS - start + 59) / 60 )) min"
     echo "|"
+}
+
+
+# Of the source, where nginx was built from it.
+nginx_of()
+{
+    local header=$root/module/$row/build/asan/source/src/core/nginx.h
+
+    case $row in
+        *-static | *-small)
+            sed -n 's/^#define NGINX_VERSION *"\(.*\)"/\1/p' "$header" ;;
+        *)
+            version_of nginx ;;
+    esac
 }
 
 

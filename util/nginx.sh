@@ -2,6 +2,14 @@
 # configure arguments.
 # shellcheck shell=bash
 
+# The nginx to build for, and what it takes to build for it.
+prepare_nginx()
+{
+    find_nginx
+    compile_dependencies
+}
+
+
 # Installs Debian's nginx, if that is the one to build for and it is missing.
 find_nginx()
 {

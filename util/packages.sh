@@ -10,15 +10,15 @@ declare -A PACKAGES=(
     [run]="perl curl"
     # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the
     # server too: redis-server would only add a service that starts by itself.
-    [test]="catch2 curl libsimdjson-dev libnginx-mod-http-echo
-        libnginx-mod-http-image-filter libnginx-mod-http-js
-        libnginx-mod-http-lua libnginx-mod-http-ndk libnginx-mod-http-perl
-        openssl patch perl procps redis-tools
-        libtest-base-perl libtest-longstring-perl libtext-diff-perl libwww-perl
-        libhttp-message-perl liburi-perl libipc-run-perl
+    [test]="catch2 curl libsimdjson-dev openssl patch perl procps redis-tools
+        libtest-base-perl libtest-longstring-perl libtext-diff-perl
+        libwww-perl libhttp-message-perl liburi-perl libipc-run-perl
         liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus
         chromium chromium-driver"
-    [deb]="debhelper dpkg-dev fakeroot lintian"
+    [test-modules]="libnginx-mod-http-echo libnginx-mod-http-image-filter
+        libnginx-mod-http-js libnginx-mod-http-lua libnginx-mod-http-ndk
+        libnginx-mod-http-perl"
+    [deb]="build-essential debhelper dpkg-dev fakeroot lintian"
     [deb-check]="debootstrap debian-archive-keyring"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
     [valgrind]="valgrind"

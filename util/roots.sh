@@ -51,9 +51,17 @@ mount_root()
 }
 
 
+# Killed tests may have left something that uses the folder.  It keeps what it
+# sees, but nobody who removes the folder gets at it.
 unmount_root()
 {
-    umount "$1/proc" "$1/dev" 2>/dev/null || true
+    local folder
+
+    for folder in "$1/proc" "$1/dev"; do
+        if mountpoint -q "$folder"; then
+            umount "$folder" 2>/dev/null || umount --lazy "$folder"
+        fi
+    done
 }
 
 
@@ -79,10 +87,11 @@ in_root()
 
 
 # copy_source FOLDER: what is or can be in the repository, or all of an unpacked
-# archive.  What else is in the folder stays.
+# archive.  Of what was in the folder only build/ stays.
 copy_source()
 {
-    mkdir -p "$1"
+    mkdir -p "$1" || return
+    find "$1" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
 
     if [[ -e .git ]]; then
         git ls-files -z -c -o --exclude-standard

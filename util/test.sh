@@ -21,7 +21,14 @@ test_command()
         shift
     fi
 
-    deps build test
+    prepare_nginx
+    deps test
+
+    # nginx from another place would have to give way to Debian's for them.
+    if [[ $NGINX_SRC == "$DEBIAN_NGINX_SRC" ]]; then
+        deps test-modules
+    fi
+
     locked get_test_nginx
     prepare "$mode"
 
