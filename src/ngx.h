@@ -242,4 +242,18 @@ struct own_event {
 static_assert(std::is_standard_layout_v<own_event>);
 static_assert(offsetof(own_event, fd) == offsetof(ngx_connection_t, fd));
 
+
+/* A module of nginx that not every build has; null: this one does not. */
+inline ngx_module_t *
+find_http_module(ngx_cycle_t *cycle, std::string_view name)
+{
+    for (ngx_module_t **m = cycle->modules; *m != nullptr; m++) {
+        if ((*m)->type == NGX_HTTP_MODULE && (*m)->name == name) {
+            return *m;
+        }
+    }
+
+    return nullptr;
+}
+
 }

@@ -35,6 +35,32 @@ subtest 'a duplicate in the same worker is woken by the end of the run' => sub {
     finish($ng);
 };
 
+# They share the bytes of the answer, and the filter recodes them where they lie.
+for my $size (200, 50_000) {
+    subtest "duplicates get an answer that is recoded, $size bytes" => sub {
+        my $ng = start_nginx(<<'CONF');
+            idempotency_wait 20s;
+            charset_map one two { 61 62; 62 63; 63 61; }
+            source_charset one;
+            charset two;
+            charset_types text/plain;
+CONF
+        my $gate = Keyed::Gate->new;
+        my %how = (do => $gate->closed . "&type=text/plain&size=$size");
+        my $owner = send_post($ng->port, 'recoded', %how);
+        begun('recoded');
+        my @waiters = map { send_post($ng->port, 'recoded', %how) } 1 .. 3;
+        wait_parked($ng, 4);
+        $gate->open;
+        my ($first, @others) = collect([$owner, @waiters], 15);
+        is($first->{headers}{'content-type'}[0], 'text/plain; charset=two', 'it is recoded');
+        is(length $first->{body}, $size, 'all of it');
+        push @others, post($ng->port, 'recoded', %how);
+        ok($_->{body} eq $first->{body}, 'the same to all') for @others;
+        finish($ng);
+    };
+}
+
 subtest 'a duplicate in another worker gets the answer soon' => sub {
     my $ng = start_nginx('idempotency_wait 20s;', workers => 2);
     my @pids = $ng->worker_pids;

@@ -52,6 +52,7 @@ struct main_conf {
 
     ngx_command_t *proxy_method; /* null: there is none */
     ngx_uint_t proxy_index;      /* of the proxy module */
+    ngx_module_t *charset;       /* the filter; null: there is none */
     ngx_array_t zones;           /* counters *, of status zones */
     ngx_array_t counts;          /* counters *, of stores */
     ngx_array_t admin_locations; /* admin_location */

@@ -84,21 +84,18 @@ has_become_get(const context &ctx)
 void
 find_proxy_method(ngx_conf_t *cf, main_conf *main)
 {
-    for (ngx_module_t **m = cf->cycle->modules; *m != nullptr; m++) {
+    ngx_module_t *proxy = find_http_module(cf->cycle, "ngx_http_proxy_module");
 
-        if ((*m)->type != NGX_HTTP_MODULE
-            || std::string_view((*m)->name) != "ngx_http_proxy_module")
+    if (proxy == nullptr) {
+        return;
+    }
+
+    for (ngx_command_t *c = proxy->commands; c->name.len != 0; c++) {
+        if (view(c->name) == "proxy_method"
+            && c->set == ngx_http_set_complex_value_slot)
         {
-            continue;
-        }
-
-        for (ngx_command_t *c = (*m)->commands; c->name.len != 0; c++) {
-            if (view(c->name) == "proxy_method"
-                && c->set == ngx_http_set_complex_value_slot)
-            {
-                main->proxy_method = c;
-                main->proxy_index = (*m)->ctx_index;
-            }
+            main->proxy_method = c;
+            main->proxy_index = proxy->ctx_index;
         }
     }
 }

@@ -34,29 +34,23 @@ mirror_handler(ngx_conf_t *cf)
 {
     ngx_array_t *handlers = precontent_handlers(cf);
     ngx_uint_t before = handlers->nelts;
+    ngx_module_t *m = find_http_module(cf->cycle, "ngx_http_mirror_module");
 
-    for (ngx_module_t **m = cf->cycle->modules; *m != nullptr; m++) {
-
-        if ((*m)->type != NGX_HTTP_MODULE
-            || std::string_view((*m)->name) != "ngx_http_mirror_module")
-        {
-            continue;
-        }
-
-        auto *module = static_cast<ngx_http_module_t *>((*m)->ctx);
-
-        if (module->postconfiguration == nullptr
-            || module->postconfiguration(cf) != NGX_OK
-            || handlers->nelts != before + 1)
-        {
-            break;
-        }
-
-        handlers->nelts = before;
-        return static_cast<ngx_http_handler_pt *>(handlers->elts)[before];
+    if (m == nullptr) {
+        return nullptr;
     }
 
-    return nullptr;
+    auto *module = static_cast<ngx_http_module_t *>(m->ctx);
+
+    if (module->postconfiguration == nullptr
+        || module->postconfiguration(cf) != NGX_OK
+        || handlers->nelts != before + 1)
+    {
+        return nullptr;
+    }
+
+    handlers->nelts = before;
+    return static_cast<ngx_http_handler_pt *>(handlers->elts)[before];
 }
 
 
@@ -107,6 +101,8 @@ add_to_nginx(ngx_conf_t *cf)
     }
 
     find_proxy_method(cf, main);
+    main->charset = find_http_module(cf->cycle,
+                                     "ngx_http_charset_filter_module");
     init_request_body_filter();
     init_response_filters();
 

@@ -236,6 +236,65 @@ mark(context &ctx)
 }
 
 
+/* After the header: the filter has decided what it will do. */
+bool
+is_recoded(ngx_http_request_t *r)
+{
+    auto *main = static_cast<main_conf *>(
+        ngx_http_get_module_main_conf(r, ngx_http_idempotency_module));
+
+    return main->charset != nullptr
+           && r->ctx[main->charset->ctx_index] != nullptr;
+}
+
+
+ngx_int_t
+copy_bytes(ngx_pool_t *pool, ngx_chain_t *body)
+{
+    for (/* void */; body != nullptr; body = body->next) {
+        ngx_buf_t *b = body->buf;
+        auto size = static_cast<std::size_t>(b->last - b->pos);
+
+        if (size == 0) {
+            continue;
+        }
+
+        auto *own = static_cast<u_char *>(ngx_pnalloc(pool, size));
+
+        if (own == nullptr) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(own, b->pos, size);
+        b->pos = b->start = own;
+        b->last = b->end = own + size;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * Others may get the same bytes, so no filter may write there.  The one for
+ * charsets does, whatever the flags of a buffer say.
+ */
+ngx_int_t
+send_shared(ngx_http_request_t *r, ngx_chain_t *body)
+{
+    ngx_int_t rc = pass_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    if (is_recoded(r) && copy_bytes(r->pool, body) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return pass_body(r, body);
+}
+
+
 ngx_int_t
 send(context &ctx, std::span<const std::uint8_t> body)
 {
@@ -247,7 +306,6 @@ send(context &ctx, std::span<const std::uint8_t> body)
     }
 
     if (!body.empty()) {
-        /* Others may get the same bytes: no filter may write there. */
         b->pos = b->start = const_cast<u_char *>(body.data());
         b->last = b->end = b->start + body.size();
         b->memory = 1;
@@ -258,7 +316,7 @@ send(context &ctx, std::span<const std::uint8_t> body)
 
     ngx_chain_t out = {b, nullptr};
 
-    return send_below(r, &out);
+    return send_shared(r, &out);
 }
 
 
@@ -297,7 +355,7 @@ send_response(context &ctx, response_reader &reader)
 
     drop_digests(r);
 
-    return send_below(r, body);
+    return send_shared(r, body);
 }
 
 
