@@ -211,6 +211,13 @@ has_left(ngx_http_request_t *r)
     }
 #endif
 
+#if (NGX_HAVE_EPOLLRDHUP)
+    /* The system tells it, see pending_eof: it need not be asked. */
+    if ((ngx_event_flags & NGX_USE_EPOLL_EVENT) && ngx_use_epoll_rdhup) {
+        return false;
+    }
+#endif
+
     ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK);
 
     return n == 0 || (n == -1 && ngx_socket_errno != NGX_EAGAIN);
