@@ -75,7 +75,7 @@ nanoseconds now();
 nanoseconds due_at(const run &r, long number);
 void send_due(run &r);
 void wait(run &r, int poll);
-int poll_awake(int poll, epoll_event *events, int limit);
+int poll_awake(int poll, epoll_event *events, int limit, nanoseconds until);
 void handle(run &r, int poll, std::uint64_t event);
 void read_from(run &r, std::size_t index);
 void report(const run &r);
@@ -255,21 +255,15 @@ void
 wait(run &r, int poll)
 {
     epoll_event events[64];
-    timespec limit = {10, 0};
-
-    if (!r.idle.empty() && r.sent < r.how.requests) {
-        nanoseconds left = std::max<nanoseconds>(due_at(r, r.sent) - now(), 0);
-        limit = {left / second, left % second};
-    }
-
-    int n = r.how.rate == 0 ? poll_awake(poll, events, 64)
-                            : epoll_pwait2(poll, events, 64, &limit, nullptr);
+    bool is_next_due = !r.idle.empty() && r.sent < r.how.requests;
+    nanoseconds until = is_next_due ? due_at(r, r.sent) : now() + 10 * second;
+    int n = poll_awake(poll, events, 64, until);
 
     if (n < 0 && errno != EINTR) {
-        fail("epoll_pwait2");
+        fail("epoll_wait");
     }
 
-    if (n == 0 && limit.tv_sec >= 10) {
+    if (n == 0 && !is_next_due) {
         fail("nothing came for 10 seconds");
     }
 
@@ -285,21 +279,17 @@ wait(run &r, int poll)
  * gateway, and most against the slower ones.
  */
 int
-poll_awake(int poll, epoll_event *events, int limit)
+poll_awake(int poll, epoll_event *events, int limit, nanoseconds until)
 {
-    nanoseconds deadline = now() + 10 * second;
-
-    while (now() < deadline) {
+    for (;;) {
         int n = epoll_wait(poll, events, limit, 0);
 
-        if (n != 0) {
+        if (n != 0 || now() >= until) {
             return n;
         }
 
         sched_yield();
     }
-
-    return 0;
 }
 
 

@@ -37,8 +37,8 @@ for size in 0 200 600 2000 10000; do
         cli eval '
             local value = string.rep("x", 70 + ARGV[2])
             for i = 1, 10000 do
-                redis.call("SET", "idem:" .. redis.sha1hex(ARGV[1] .. i)
-                    .. string.rep("0", 24), value, "PX", 86400000)
+                redis.call("SET", "idem:" .. redis.sha1hex(ARGV[1] .. i):sub(1, 32),
+                    value, "PX", 86400000)
             end' 0 "$i-" "$size" > /dev/null
     done
 

@@ -14,11 +14,11 @@
  * store, and with the size of responses.  The zone is in a steady state: for
  * each record that is new, the oldest expires.
  *
- *     g++ -std=c++20 -O2 -I src bench/zone-time.cpp
- * src/store/zone{,_blocks}.cpp \
- *         src/store/zone_{expiry,records,recovery,responses,room,verify}.cpp \
- *         src/contract/{record,summary}.cpp -o zone-time && ./zone-time
- * 10000000
+ *     g++ -std=c++20 -O2 -I src -o zone-time bench/zone-time.cpp \
+ *         src/store/zone{,_blocks,_expiry,_records,_recovery}.cpp \
+ *         src/store/zone_{responses,room,verify}.cpp \
+ *         src/contract/{record,summary}.cpp
+ *     ./zone-time 10000000
  *
  * The argument is the largest number of records; a record takes 264 bytes.
  */
