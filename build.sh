@@ -94,6 +94,7 @@ usage: ./build.sh command
                            time: a table and a chart.  Quick: in a minute.
                            --rounds N --only NAME,NAME...
                            --against MODULE.so: another build beside this one
+  bench --profile          where that time goes, by perf
   bench --growth           how that grows: with headers, body, requests in flight
   bench --check            count the instructions of a request, and compare them
                            with bench/instructions

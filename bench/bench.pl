@@ -10,6 +10,7 @@
 #   bench.pl --rounds N --only NAME,NAME...
 #   bench.pl --against MODULE.so   another build beside this one; its names, for
 #                                  --only, end in 0
+#   bench.pl --profile   one round, with perf: where the time goes, in microseconds
 #
 # Rounds are interleaved: one contender after the other in each, and each is
 # compared with the limit in the same round. Table and chart are medians.
@@ -26,10 +27,11 @@ use Time::HiRes qw(sleep time);
 use Application;
 use Chart;
 use Contenders;
+use Profile;
 use Report;
 
-my %opt = (rounds => 0, quick => 0, only => '', against => '');
-GetOptions(\%opt, 'rounds=i', 'quick', 'only=s', 'against=s') or exit 2;
+my %opt = (rounds => 0, quick => 0, only => '', against => '', profile => 0);
+GetOptions(\%opt, 'rounds=i', 'quick', 'only=s', 'against=s', 'profile') or exit 2;
 
 my $CONNECTIONS = 32;
 my @COLUMNS = (
@@ -47,6 +49,7 @@ $SIG{PIPE} = sub { exit 1 };
 my $application = Application->new;
 my $ROUNDS = $opt{rounds} || ($opt{quick} ? 3 : 9);
 my $runs = 0;
+my @profiles;
 
 main();
 
@@ -59,6 +62,12 @@ sub main {
     my %result = (columns => \@COLUMNS, list => \@list, rounds => $ROUNDS,
         quick => $opt{quick}, began => load_average());
     prepare($_) for @list;
+    if ($opt{profile}) {
+        one_round(@list);
+        print Profile::table(@profiles);
+        $all->stop;
+        return;
+    }
     $result{twice} = { map { $_->{id} => ran_twice($_) } @list };
     for my $round (1 .. $ROUNDS) {
         print STDERR "round $round of $ROUNDS\n";
@@ -113,9 +122,11 @@ sub measure ($one, $column, $kind) {
     my %load = load_of($one, $column, $kind);
     # Caches of the processor have been used by others meanwhile.
     $one->{gateway}->load(%load, next_prefix($kind), requests => 100);
+    my $profile = $opt{profile} ? Profile->start($one->{gateway}{pid}) : undef;
     my $cpu = $one->{gateway}->cpu;
     my $said = $one->{gateway}->load(%load, next_prefix($kind), requests => $requests);
     $cpu = $one->{gateway}->cpu - $cpu;
+    push @profiles, [$one->{name}, $column->{name}, $kind, $cpu / 1000 / $requests, $profile->stop] if $profile;
     my $ran = $said->{executions};
     my $expected = $kind eq 'new' ? $requests : 0;
     my $right = $ran == $expected && !$said->{short} && ($said->{status200} // 0) == $requests;
@@ -144,7 +155,7 @@ sub next_prefix ($kind) {
 # What is to be replayed, and pages that were used before.
 sub prepare ($one) {
     if ($one->{warm}) {
-        my %large = load_of($one, $COLUMNS[2], 'new');
+        my %large = load_of($one, $COLUMNS[2], 'warm');
         $one->{gateway}->load(%large, next_prefix('new'), requests => 8500);
     }
     return if !takes_part($one, 'replay') || $one->{limit};

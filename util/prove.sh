@@ -30,7 +30,7 @@ run_prove()
     watch_clock "$still" &> /dev/null &
 
     # Most of the time they wait.
-    prove -j"$(($(nproc) + 1))" "${options[@]}" "${files[@]}" |& tee "$log" \
+    prove -j"$(($(nproc) + 2))" "${options[@]}" "${files[@]}" |& tee "$log" \
         || status=$?
 
     mapfile -t files < <(failed_files "$log")

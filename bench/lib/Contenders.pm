@@ -26,7 +26,7 @@ my $OWN = "$FindBin::Bin/contenders";
 my %TTL = (new => 2, replay => 3600);
 # So short that records of a measurement expire while it runs. The others, which
 # know whole seconds only, are spared that work.
-my %MODULE_TTL = (new => '100ms', replay => '1h');
+my %MODULE_TTL = (new => '100ms', warm => '2s', replay => '1h');
 
 # limit: what the others are compared with. only: the kinds of requests it is
 # there for. load: options of the load.
@@ -101,9 +101,11 @@ sub stop ($self) {
 # ---- configuration --------------------------------------------------------
 
 sub launch ($self, $one) {
-    my $locations = join '', map { $self->location($one, $_) }
-        map { my $kind = $_; map { { kind => $kind, size => $_ } } qw(small large) }
+    my @where = map { my $kind = $_; map { { kind => $kind, size => $_ } } qw(small large) }
         qw(new replay);
+    # Where records last long enough to fill the zone, so that its pages are used.
+    push @where, { kind => 'warm', size => 'large' } if $one->{warm};
+    my $locations = join '', map { $self->location($one, $_) } @where;
     my $listen = $one->{http2} ? 'listen %%PORT%% http2;' : 'listen %%PORT%%;';
     my $upstreams = join '', map {
         "upstream $_ { server 127.0.0.1:@{[ $self->{application}->port($_) ]}; keepalive 64; }\n"
