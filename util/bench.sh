@@ -16,10 +16,16 @@ bench()
             shift ;;
     esac
 
+    prepare_nginx
+
+    if [[ ${1:-} == --profile ]]; then
+        deps profile
+    fi
+
     if [[ $program == check.pl ]]; then
-        deps build valgrind
+        deps valgrind
     else
-        deps build bench
+        deps bench
     fi
 
     locked build

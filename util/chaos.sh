@@ -36,7 +36,8 @@ chaos()
         shift
     done
 
-    deps build chaos
+    prepare_nginx
+    deps chaos
 
     if [[ $without ]]; then
         dir=$BUILD/without-$without
@@ -95,7 +96,8 @@ keep_times()
 
 soak()
 {
-    deps build chaos
+    prepare_nginx
+    deps chaos
     locked build
 
     TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$BUILD/$MODULE.so \

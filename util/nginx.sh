@@ -18,6 +18,9 @@ find_nginx()
     if [[ ! -x $NGINX_BINARY && $NGINX_BINARY == "$DEBIAN_NGINX" ]] \
         && found=$(command -v nginx)
     then
+        ! has_dpkg || [[ $NGINX_SRC != "$DEBIAN_NGINX_SRC" ]] \
+            || die "$found is not Debian's nginx: unpack the source of its" \
+                "version and name the folder by NGINX_SRC, see docs/install.md"
         NGINX_BINARY=$found
     fi
 

@@ -26,6 +26,8 @@ declare -A PACKAGES=(
     [bench]="libnginx-mod-http-lua libnginx-mod-http-memc
         libnginx-mod-http-ndk libnginx-mod-http-srcache-filter libredis-perl
         memcached openssl perl redis-tools util-linux"
+    [profile]="linux-perf"
+    [zone-dump]="g++"
     [chaos]="faketime iproute2 libredis-perl patch perl procps redis-tools
         util-linux"
     [model]="gcc libc6-dev spin"

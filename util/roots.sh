@@ -82,7 +82,7 @@ in_root()
 {
     local root=$1
     shift
-    DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$root" "$@"
+    DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$root" "$@" 8>&-
 }
 
 

@@ -5,7 +5,7 @@ zone_dump()
 {
     [[ $# == 1 ]] || die "zone-dump takes the name of a file"
 
-    deps build
+    deps zone-dump
     locked build_zone_dump
     "$BUILD/zone-dump" "$1"
 }
