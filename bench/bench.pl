@@ -32,6 +32,7 @@ use Report;
 
 my %opt = (rounds => 0, quick => 0, only => '', against => '', profile => 0);
 GetOptions(\%opt, 'rounds=i', 'quick', 'only=s', 'against=s', 'profile') or exit 2;
+die "--quick is over before perf has begun: leave it out for --profile\n" if $opt{profile} && $opt{quick};
 
 my $CONNECTIONS = 32;
 my @COLUMNS = (

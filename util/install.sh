@@ -55,7 +55,7 @@ check_source_version()
         || die "no nginx source in $NGINX_SRC: unpack the source of nginx" \
             "$version and name its folder by NGINX_SRC, see docs/install.md"
 
-    source=$(sed -n 's/^#define NGINX_VERSION *"\(.*\)"/\1/p' "$header")
+    source=$(version_of_source "$NGINX_SRC")
 
     [[ $source == "$version" ]] \
         || die "$NGINX_BINARY is nginx $version, but the source in $NGINX_SRC" \

@@ -136,11 +136,9 @@ row_line()
 # Of the source, where nginx was built from it.
 nginx_of()
 {
-    local header=$root/module/$row/build/asan/source/src/core/nginx.h
-
     case $row in
         *-static | *-small)
-            sed -n 's/^#define NGINX_VERSION *"\(.*\)"/\1/p' "$header" ;;
+            version_of_source "$root/module/$row/build/asan/source" ;;
         *)
             version_of nginx ;;
     esac

@@ -113,6 +113,13 @@ read_nginx()
 }
 
 
+# version_of_source FOLDER
+version_of_source()
+{
+    sed -n 's/^#define NGINX_VERSION *"\(.*\)"/\1/p' "$1/src/core/nginx.h"
+}
+
+
 # argument NAME [DEFAULT]: the value of a configure argument of nginx.
 argument()
 {

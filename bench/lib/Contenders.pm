@@ -136,7 +136,7 @@ sub module ($self, $where) {
 
 # Nothing expires, or pages would be used again.
 sub module_fresh ($self, $where) {
-    return module($self, $where) =~ s/\Q$MODULE_TTL{new}\E/$TTL{new}s/r;
+    return module($self, { %$where, kind => 'warm' });
 }
 
 sub module_local ($self, $where) {

@@ -8,9 +8,8 @@ package Profile;
 
 use v5.36;
 
-use Time::HiRes qw(sleep);
-
 use Running qw(run_aside end_process);
+use Waiting qw(wait_quietly);
 
 our @PARTS = qw(kernel nginx module libc OpenSSL simdjson);
 
@@ -25,11 +24,7 @@ sub start ($class, $pid) {
         exec qw(perf record -q -e cpu-clock -F 4000 -o), $file, '-p', $pid;
         die "there is no perf: install linux-perf\n";
     });
-    for (1 .. 100) {
-        last if -s $file;
-        sleep 0.05;
-    }
-    die "perf does not record\n" if !-s $file;
+    wait_quietly(sub { -s $file }) or die "perf does not record\n";
     return $self;
 }
 

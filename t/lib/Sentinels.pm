@@ -12,7 +12,6 @@ package Sentinels;
 
 use v5.36;
 
-
 use RedisServer;
 use Waiting qw(wait_until);
 
