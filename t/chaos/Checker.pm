@@ -6,6 +6,7 @@ package Checker;
 #       lease => 1, read_timeout => 4, ledger => [...], answers => [...],
 #       links => [...], events => [...], idle => [...], logs => [...]);
 #   for ($checker->violations) { print "$_->{rule}: $_->{text}\n" }
+#   for ($checker->forgiven) { print "$_->{name}: $_->{keys} keys\n" }
 #
 # The rules:
 #
@@ -24,44 +25,26 @@ package Checker;
 #   8  a run is not given up without need: not because its client left
 #   9  after a failover claims are granted again in time
 #
-# Where Redis loses its memory (rules 1 to 3), what had ended is forgotten, and
-# its key may run again. What still runs is put back by its owner, at its next
-# renewal or its end: only until then may a retry run, or if its worker was asked
-# to leave and could not store it for a lease. Where nobody notices the loss
-# (FLUSHALL), the late outcome of an earlier attempt takes the place of
-# a later one that is forgotten, and is what all are told from then on.
-#
-# A run is ordered by when nginx sent it: what the network holds back arrives
-# later than its successor, and nobody could prevent that.
+# A Redis that loses records is no excuse by itself: their owners put them back.
+# What is not promised is forgiven by one of the rules of Forgiven.pm.
 
 use v5.36;
 
+use parent 'Forgiven';
+
 use List::Util qw(first max min none any uniq);
 
-# Between what happens and what is written down, on a busy machine.
-my $SLACK = 0.5;
-
-# An end is written down after it has come; a take-over from a living owner
-# would come much earlier.
-my $WRITTEN_LATE = 0.15;
+use History qw($SLACK $WRITTEN_LATE $RECONNECT ended_by_itself instance_of is_refused);
 
 # Renewed every third of it, so this much of a lease is left at least.
 my $LEFT_OF_LEASE = 0.6;
 
-# A store that is there again is not reached at once.
-my $RECONNECT = 1;
-
-# What a worker has settled it puts back for so long.
+# A worker knows of a claim that it has returned for so long.
 my $KNOWN_FOR = 30;
 
 sub new ($class, %given) {
-    my $self = bless {
-        (map { $_ => [] } qw(ledger answers links events idle logs)), handed_on => {}, %given,
-    }, $class;
+    my $self = $class->SUPER::new(%given);
     $self->{violations} = [];
-    $self->collect_events;
-    $self->collect_runs;
-    $self->collect_answers;
     return $self;
 }
 
@@ -82,110 +65,7 @@ sub blame ($self, $rule, $key, $text, $at = undef) {
     push @{ $self->{violations} }, { rule => $rule, key => $key, text => $text, at => $at };
 }
 
-# ---- what is known --------------------------------------------------------
-
-# Whose memory a record is in: that of one life of an nginx, or of all its lives
-# where it is in a file, or all share it.
-sub domain ($self, $route, $life) {
-    my $local = $self->{routes}{$route}{local};
-    return 'all' if $self->{store} eq 'redis' && !$local;
-    return $life // '?' if $self->{store} ne 'file' || $local;
-    return ($life // '?') =~ s/\..*//r;
-}
-
-sub collect_events ($self) {
-    $self->{$_} = {} for qw(killed stopped app_killed);
-    $self->{$_} = [] for qw(outages stalls losses not_granted disturbed);
-    for my $event (sort { $a->{t} <=> $b->{t} } @{ $self->{events} }) {
-        my $what = $event->{what};
-        push @{ $self->{not_granted} }, $event if $what eq 'not granted';
-        push @{ $self->{disturbed} }, $event if defined $event->{instance} && $what !~ /granted/;
-        if ($what eq 'killed') {
-            $self->{killed}{$_} = $event->{t} for split ' ', $event->{pids};
-        } elsif ($what eq 'stopped') {
-            push @{ $self->{stopped}{ $event->{pid} } }, [$event->{t}, 9e9];
-        } elsif ($what eq 'continued') {
-            my $last = $self->{stopped}{ $event->{pid} } or next;
-            $last->[-1][1] = $event->{t};
-        } elsif ($what eq 'app killed') {
-            $self->{app_killed}{ $event->{app} } = $event->{t};
-        } elsif ($what eq 'network stands still') {
-            push @{ $self->{stalls} }, $event;
-        } elsif ($what eq 'store away') {
-            push @{ $self->{outages} }, [@$event{qw(t until)}, $event->{instance}];
-        } elsif ($what eq 'memory lost') {
-            push @{ $self->{losses} }, [@$event{qw(t until unnoticed)}];
-        } elsif ($what eq 'outcomes lost') {
-            push @{ $self->{outcome_losses} }, [@$event{qw(t until)}];
-        }
-    }
-}
-
-sub collect_runs ($self) {
-    my (%runs, %by_key);
-    for my $line (@{ $self->{ledger} }) {
-        if ($line->{what} eq 'run') {
-            my $run = $runs{ $line->{id} } = { %$line };
-            $run->{route} =~ s{^/}{};
-            next;
-        }
-        my $run = $runs{ $line->{id} } or next;
-        $run->{ $line->{what} } = $line;
-    }
-    $self->{runs} = \%runs;
-    $self->join_links;
-    for my $run (values %runs) {
-        my $domain = $self->domain($run->{route}, $run->{life});
-        push @{ $by_key{"$run->{key}\t$domain"} }, $run;
-    }
-    for my $runs (values %by_key) {
-        @$runs = sort { $a->{sent} <=> $b->{sent} } @$runs;
-    }
-    $self->{by_key} = \%by_key;
-}
-
-# What the network saw of a run: when it was sent, and who ended it first.
-sub join_links ($self) {
-    my (%seen, %by_port);
-    for my $line (@{ $self->{links} }) {
-        push @{ $self->{outages} }, [@$line{qw(t until instance)}]
-            if $line->{what} eq 'late' && $self->{store} eq 'redis';
-        next if $line->{link} ne 'app';
-        if ($line->{what} eq 'seen') {
-            $seen{ $line->{key} }++;
-            push @{ $by_port{ $line->{port} } }, { seen => $line };
-        } elsif (my $pair = $by_port{ $line->{port} }) {
-            $pair->[-1]{ended} //= $line;
-        }
-    }
-    # A connection that was reset before it was asked has no port any more: its
-    # run is the one that is left over.
-    my @pairs = sort { $b->{seen}{t} <=> $a->{seen}{t} } map {@$_} values %by_port;
-    for my $run (sort { defined $b->{port} <=> defined $a->{port} } values %{ $self->{runs} }) {
-        my $pair = first { $_->{seen}{key} eq $run->{key} && $_->{seen}{t} <= $run->{t} }
-            defined $run->{port} ? reverse @{ $by_port{ $run->{port} } // [] }
-            : grep { !$_->{run} } @pairs;
-        $pair->{run} = 1 if $pair;
-        $run->{pair} = $pair;
-        $run->{sent} = $run->{pair} ? $run->{pair}{seen}{t} : $run->{t};
-    }
-    $self->{seen} = \%seen;
-}
-
-sub collect_answers ($self) {
-    my %told;
-    for my $answer (@{ $self->{answers} }) {
-        next if !defined $answer->{status};
-        my $domain = $self->domain($answer->{route}, $answer->{life});
-        push @{ $told{"$answer->{key}\t$domain"} }, $answer;
-    }
-    $self->{told} = \%told;
-}
-
 sub is_hold ($self, $route) { return $self->{routes}{$route}{unknown} eq 'hold' }
-
-# The application itself has said that nothing happened.
-sub is_refused ($run) { return $run->{does} =~ /^(?:refuses|releases)$/ && $run->{answer} }
 
 # ---- runs: rules 1 and 2 --------------------------------------------------
 
@@ -193,9 +73,7 @@ sub check_runs ($self, $name) {
     my ($key, $domain) = split /\t/, $name;
     my @runs = @{ $self->{by_key}{$name} };
     my $route = $self->{routes}{ $runs[0]{route} };
-    my @lives = $domain eq 'all' ? $self->within_memory(@runs) : $self->within_ttl($route->{ttl}, @runs);
-    $self->{forgotten}{$key} = 1 if $domain eq 'all' && @lives > 1;
-    for my $life (@lives) {
+    for my $life ($self->within_ttl($route->{ttl}, @runs)) {
         if ($route->{unknown} eq 'hold') { $self->check_hold($key, @$life) }
         else                             { $self->check_release($key, @$life) }
     }
@@ -215,87 +93,55 @@ sub within_ttl ($self, $ttl, @runs) {
     return @lives;
 }
 
-# Nor does a store that has lost its memory.
-sub within_memory ($self, @runs) {
-    my @lives;
-    for my $run (@runs) {
-        push @lives, [] if !@lives || none { !$self->is_forgotten($_, $run) } @{ $lives[-1] };
-        push @{ $lives[-1] }, $run;
-    }
-    return @lives;
-}
-
-# Whether the other could be claimed because the store had lost the run.
+# Whether the other could run because the store had lost the run's record.
 sub is_forgotten ($self, $run, $other) {
-    my ($first, $second) = map { $self->claimed_at($_) } $run, $other;
-    return any {
-        my ($lost, $back) = @$_;
-        $first <= $back && $other->{sent} >= $lost - $WRITTEN_LATE
-            && $second <= $self->put_back_by($run, $lost, $back);
-    } @{ $self->{losses} };
+    return 1 if defined $run->{displaced} && $other->{sent} >= $run->{displaced};
+    my $excuse = $self->excuse($run, came => $other->{sent}, asked => $self->claimed_at($other),
+        other => $other) or return 0;
+    $self->note_displaced($run, $other) if $excuse->{loss}{how} ne 'restart';
+    $self->{forgotten}{ $run->{key} } = 1;
+    return $self->forgive($excuse->{rule}, $run->{key});
 }
 
-# At the earliest: this much before it was sent, unless its worker stood still.
-sub claimed_at ($self, $run) {
-    my ($from) = $self->claim_time($run);
-    return $from + $SLACK - $WRITTEN_LATE;
-}
-
-# When the owner has put its record back, at the latest.
-sub put_back_by ($self, $run, $lost, $back) {
-    my $ended = $self->owner_ended($run);
-    return 9e9 if $ended <= $lost + $WRITTEN_LATE;
-    my $by = min($back + $self->{lease} / 3, max($ended, $back)) + $WRITTEN_LATE;
-    for my $absence (sort { $a->[0] <=> $b->[0] } $self->absences($run)) {
-        my ($from, $to) = @$absence;
-        $by = max($by, $to + $self->{lease} / 3 + $WRITTEN_LATE)
-            if $from <= $by && $to >= $lost - $SLACK;
-    }
-    my $killed = $self->{killed}{ $run->{worker} // '' };
-    return 9e9 if $self->gives_up($run, $ended, $by);
-    return defined $killed && $killed >= $run->{t} - $SLACK && $killed <= $by ? 9e9 : $by;
-}
-
-# A worker that was asked to leave keeps what it could not store for a lease.
-sub gives_up ($self, $run, $ended, $by) {
-    return $by >= $ended + $self->{lease} && any {
-        $_->{what} =~ /^(?:quits|reloaded|upgraded)$/ && $_->{instance} == instance_of($run)
-            && $_->{t} >= $run->{sent} - $SLACK && $_->{t} <= $by
-    } @{ $self->{disturbed} };
-}
-
-sub ended_by_itself ($run) {
-    my $end = $run->{end} // $run->{answer} // $run;
-    return $end->{t};
+# Where nobody notices a loss, a record is not put back in the place of another's:
+# who comes later meets that, or nothing. Nor is there what the record had taken
+# over from.
+sub note_displaced ($self, $run, $other) {
+    my $name = "$run->{key}\t" . $self->domain($run->{route}, $run->{life});
+    $_->{displaced} //= $other->{sent} for grep { $_->{sent} <= $run->{sent} } @{ $self->{by_key}{$name} };
 }
 
 sub check_hold ($self, $key, @runs) {
-    my @executed = grep { $_->{does} eq 'executes' } @runs;
-    return $self->blame(1, $key, 'executed ' . @executed . ' times: '
-        . join(', ', map { $_->{id} } @executed), $executed[1]{t}) if @executed > 1;
     for my $i (1 .. $#runs) {
-        my ($before, $run) = @runs[$i - 1, $i];
-        next if is_refused($before) && $before->{answer}{t} <= $run->{sent};
-        $self->blame(1, $key, "$run->{id} ran, and nobody had said that $before->{id}"
-            . ' did not happen', $run->{t});
+        my $run = $runs[$i];
+        for my $before (reverse @runs[0 .. $i - 1]) {
+            next if is_refused($before) && $before->{answer}{t} <= $run->{sent}
+                || $self->is_forgotten($before, $run);
+            my $twice = $before->{does} eq 'executes' && $run->{does} eq 'executes';
+            return $self->blame(1, $key, $twice ? "executed twice: $before->{id}, $run->{id}"
+                : "$run->{id} ran, and nobody had said that $before->{id} did not happen", $run->{t});
+        }
     }
 }
 
 sub check_release ($self, $key, @runs) {
-    my $unsure;
+    my @unsure;
     for my $i (0 .. $#runs) {
         my $run = $runs[$i];
+        my $same = first {
+            $run->{attempt} <= $_->{attempt} && !$self->is_forgotten($_, $run)
+        } reverse @unsure;
         $self->blame(2, $key, "$run->{id} is not announced as more than attempt"
-            . " $unsure->{attempt}, of $unsure->{id}", $run->{t})
-            if $unsure && $run->{attempt} <= $unsure->{attempt};
-        for my $other (@runs[0 .. $i - 1]) {
+            . " $same->{attempt}, of $same->{id}", $run->{t}) if $same;
+        for my $other (reverse @runs[0 .. $i - 1]) {
+            next if !$self->is_living($other, $run) || $self->is_forgotten($other, $run);
             $self->blame(2, $key, "$run->{id} began while the owner of $other->{id} lived",
-                $run->{t}) if $self->is_living($other, $run);
+                $run->{t});
         }
         # A later refusal says nothing of what an earlier run has done, but for
         # the application's explicit word.
-        $unsure = $run if $unsure || !is_refused($run);
-        $unsure = undef if is_refused($run) && $run->{does} eq 'releases';
+        push @unsure, $run if !is_refused($run) || any { !$self->is_forgotten($_, $run) } @unsure;
+        @unsure = () if is_refused($run) && $run->{does} eq 'releases';
     }
 }
 
@@ -306,42 +152,6 @@ sub is_living ($self, $run, $other) {
     my $lapse = $LEFT_OF_LEASE * $self->{lease};
     return none { $_->[0] + $lapse <= $to && $from <= $_->[1] + $SLACK } $self->absences($run);
 }
-
-# When the owner of a run no longer was one, whatever the reason.
-sub owner_ended ($self, $run) {
-    my $killed = $self->{killed}{ $run->{worker} // '' };
-    my $link = $run->{pair} ? $run->{pair}{ended} : $run->{cut};
-    return min(9e9, map { $_->{t} } grep {defined} $run->{end}, $link,
-        defined $killed && $killed >= $run->{t} - $SLACK ? { t => $killed } : undef,
-        app_death($self, $run));
-}
-
-sub app_death ($self, $run) {
-    my $killed = $self->{app_killed}{ $run->{app} // '' };
-    return defined $killed ? { t => $killed } : undef;
-}
-
-# A claim comes shortly before its run is sent, but for a worker that stood
-# still in between.
-sub claim_time ($self, $run) {
-    my $to = $run->{sent};
-    my @stops = grep { $_->[0] <= $to && $to <= $_->[1] + $SLACK }
-        @{ $self->{stopped}{ $run->{worker} // '' } // [] };
-    return (min($to, map { $_->[0] } @stops) - $SLACK, $to);
-}
-
-# Times in which the owner could not renew: it stood still, or its store was
-# out of reach.
-sub absences ($self, $run) {
-    return @{ $self->{stopped}{ $run->{worker} // '' } // [] },
-        map { [$_->[0], $_->[1] + $RECONNECT] } $self->outages_of(instance_of($run));
-}
-
-sub outages_of ($self, $instance) {
-    return grep { !defined $_->[2] || $_->[2] == $instance } @{ $self->{outages} };
-}
-
-sub instance_of ($run) { return ($run->{life} // '') =~ /^(\d+)/ ? $1 : -1 }
 
 # ---- answers: rules 3 and 4 -----------------------------------------------
 
@@ -358,13 +168,41 @@ sub check_answers ($self, $name) {
 }
 
 sub check_sameness ($self, $key, @good) {
-    my @kept = grep { !$self->is_unstored($_) && !$self->is_shown_before_loss($_, @good) } @good;
-    my @idents = uniq(map { $_->{ident} } @kept);
-    my @bodies = uniq(map { $_->{sha} } grep { $_->{complete} } @kept);
-    return if @idents <= 1 && @bodies <= 1;
+    my @rules = (
+        ['answered before stored', sub ($answer) { $self->is_unstored($answer) }],
+        ['late outcome', sub ($answer) { $self->is_shown_before_loss($answer, @good) }],
+    );
+    my @kept = @good;
+    for my $rule (@rules) {
+        return if are_same(@kept);
+        my ($name, $applies) = @$rule;
+        my @left = grep { !$applies->($_) } @kept;
+        $self->forgive($name, $key) if @left < @kept;
+        @kept = @left;
+    }
+    return if are_same(@kept) || $self->is_outcome_lost($key, @kept);
     my $other = first { $_->{ident} ne $kept[0]{ident} || $_->{sha} ne $kept[0]{sha} } @kept;
     $self->blame(3, $key, 'the clients were told different things: '
         . join(', ', uniq(map { $_->{execution} // 'none' } @kept)), $other->{ended});
+}
+
+# Whether an outcome that was shown was lost, and then another ran by right.
+sub is_outcome_lost ($self, $key, @answers) {
+    my @runs = sort { $a->{sent} <=> $b->{sent} }
+        map { $self->{runs}{ $_ // '' } // () } uniq(map { $_->{execution} } @answers);
+    for my $i (1 .. $#runs) {
+        my ($run, $other) = @runs[$i - 1, $i];
+        my $excuse = $self->excuse($run, came => $other->{sent}, asked => $self->claimed_at($other),
+            other => $other, outcome => 1) or return 0;
+        $self->forgive($excuse->{rule}, $key);
+    }
+    return @runs > 1;
+}
+
+sub are_same (@answers) {
+    my @idents = uniq(map { $_->{ident} } @answers);
+    my @bodies = uniq(map { $_->{sha} } grep { $_->{complete} } @answers);
+    return @idents <= 1 && @bodies <= 1;
 }
 
 # An owner that has lost its record to a successor cannot settle it any more.
@@ -372,13 +210,16 @@ sub check_fence ($self, $name, @good) {
     my ($key) = split /\t/, $name;
     for my $answer (grep { $_->{replayed} } @good) {
         my $run = $self->{runs}{ $answer->{execution} // '' } or next;
-        my $heir = first {
-            $_->{attempt} > $run->{attempt} && $_->{sent} > $run->{sent}
-                && $_->{sent} < $answer->{t} && !$self->loss_of_heir($_, $run, $answer)
-        } @{ $self->{by_key}{$name} // [] };
-        next if !$heir;
-        return $self->blame(3, $key, "$run->{id} was stored, though $heir->{id} had taken over",
-            $answer->{ended});
+        for my $heir (@{ $self->{by_key}{$name} // [] }) {
+            next if $heir->{attempt} <= $run->{attempt} || $heir->{sent} <= $run->{sent}
+                || $heir->{sent} >= $answer->{t};
+            if ($self->loss_of_heir($heir, $run, $answer)) {
+                $self->forgive('late outcome', $key);
+                next;
+            }
+            return $self->blame(3, $key, "$run->{id} was stored, though $heir->{id} had taken over",
+                $answer->{ended});
+        }
     }
 }
 
@@ -386,11 +227,8 @@ sub check_fence ($self, $name, @good) {
 # stored, because the record of its successor was not there: never again if that
 # had ended, else until its owner has put it back.
 sub loss_of_heir ($self, $heir, $run, $answer) {
-    return first {
-        my ($lost, $back, $unnoticed) = @$_;
-        $unnoticed && $self->claimed_at($heir) <= $back && $answer->{ended} >= $lost
-            && ended_by_itself($run) <= $self->put_back_by($heir, $lost, $back);
-    } @{ $self->{losses} };
+    my $excuse = $self->excuse($heir, came => $answer->{ended}, asked => ended_by_itself($run)) or return;
+    return $excuse->{loss};
 }
 
 # The answer of a successor that the store has forgotten since, as the outcome
@@ -401,7 +239,8 @@ sub is_shown_before_loss ($self, $answer, @good) {
         my $run = $self->{runs}{ $later->{execution} // '' } or next;
         next if $run->{attempt} >= $heir->{attempt} || $run->{sent} >= $heir->{sent};
         my $loss = $self->loss_of_heir($heir, $run, $later) or next;
-        return 1 if $answer->{t} <= $loss->[1] && ended_by_itself($heir) <= $loss->[1] + $WRITTEN_LATE;
+        return 1 if $answer->{t} <= $loss->{back}
+            && ended_by_itself($heir) <= $loss->{back} + $WRITTEN_LATE;
     }
     return 0;
 }
@@ -442,18 +281,20 @@ sub check_seen_again ($self, $key, @answers) {
     return if ($answers[0]{route} // '') eq 'open';
     my $seen = first { !$self->is_unstored($_) }
         sort { $a->{ended} <=> $b->{ended} } grep { $_->{status} =~ /^2/ } @answers or return;
-    my $after = first {
-        $_->{t} > $seen->{ended} && $_->{body} eq $seen->{body}
-            && $FORGOTTEN{ $_->{code} // '' } && !$self->is_out_of_reach($_)
-            && !$self->is_lost_between($seen, $_)
-    } @answers or return;
-    $self->blame(3, $key, "was answered at $seen->{ended}, and $after->{code} at $after->{ended}",
-        $after->{ended});
+    for my $after (@answers) {
+        next if $after->{t} <= $seen->{ended} || $after->{body} ne $seen->{body}
+            || !$FORGOTTEN{ $after->{code} // '' } || $self->is_out_of_reach($after)
+            || $self->is_lost_between($key, $seen, $after);
+        return $self->blame(3, $key, "was answered at $seen->{ended}, and $after->{code} at $after->{ended}",
+            $after->{ended});
+    }
 }
 
-sub is_lost_between ($self, $seen, $after) {
-    return any { $_->[0] <= $after->{ended} && $seen->{t} <= $_->[1] } @{ $self->{losses} },
-        @{ $self->{outcome_losses} };
+sub is_lost_between ($self, $key, $seen, $after) {
+    my $run = $self->{runs}{ $seen->{execution} // '' } or return 0;
+    my $excuse = $self->excuse($run, came => $after->{ended}, asked => $after->{t}, outcome => 1)
+        or return 0;
+    return $self->forgive($excuse->{rule}, $key);
 }
 
 sub is_out_of_reach ($self, $answer) {
@@ -462,6 +303,8 @@ sub is_out_of_reach ($self, $answer) {
 }
 
 # ---- the end: rule 5 ------------------------------------------------------
+
+my $CLAIM_LEFT = 'is unknown, though all its claims were refused and it was never sent on';
 
 sub check_ends ($self) {
     my (%last, %claimed, %doubtful);
@@ -474,12 +317,13 @@ sub check_ends ($self) {
         $claimed{$key} = 1 if $refused;
         # Who may have claimed it and died, or died before the claim was undone.
         $doubtful{$key} = 1 if !defined $answer->{status}
-            || $refused && ($self->{killed}{ $answer->{worker} } || $self->has_left($answer));
+            || $refused && ($self->{killed}{ $answer->{worker} } || $self->left_before_undone($answer));
     }
     $self->{orphans} = 0;
     $self->check_pending(\%last);
     for my $key (sort keys %last) {
-        my $reason = $self->stuck($last{$key}, $claimed{$key} && !$doubtful{$key}) or next;
+        my $reason = $self->stuck($last{$key}, $claimed{$key}) or next;
+        next if $reason eq $CLAIM_LEFT && $doubtful{$key} && $self->forgive('claim left behind', $key);
         $self->blame(5, $key, $reason);
     }
 }
@@ -487,7 +331,7 @@ sub check_ends ($self) {
 # A worker that was asked to leave tries to undo its claims for a lease, and is
 # not there any more when the store has lost that it did. It knows of them for
 # half a minute.
-sub has_left ($self, $answer) {
+sub left_before_undone ($self, $answer) {
     my @left = grep {
         $_->{what} =~ /^(?:quits|reloaded|upgraded)$/ && $_->{instance} == $answer->{instance}
             && $_->{t} >= $answer->{t} - $self->{read_timeout} - $self->{lease} && $_->{t} <= $answer->{ended} + $KNOWN_FOR
@@ -526,7 +370,7 @@ sub stuck ($self, $answer, $was_refused) {
     # A worker may have died between claim and run. But of a claim that was
     # refused nothing may stay.
     return if !$was_refused;
-    return 'is unknown, though all its claims were refused and it was never sent on';
+    return $CLAIM_LEFT;
 }
 
 # Nobody has ever seen it on its way: not the application, not the network,
@@ -613,45 +457,6 @@ sub check_granted ($self) {
         $self->blame(9, "nginx $late->{instance}", "no claim was granted within $late->{limit} s"
             . sprintf(' after the failover at %.4f', $from), $to);
     }
-}
-
-# ---- telling --------------------------------------------------------------
-
-sub counts ($self) {
-    my %count = (keys => 0, requests => 0, executions => 0, refused => 0, 'further attempts' => 0,
-        replays => 0, left => 0, 'no answer' => 0, orphans => $self->{orphans} // 0);
-    my %asked = map { $_->{key} => 1 } @{ $self->{answers} };
-    $count{keys} = keys %asked;
-    my %shared = map { $_->{key} => 1 } grep { $self->domain($_->{route}, $_->{life}) eq 'all' } @{ $self->{answers} };
-    $count{'shared keys'} = keys %shared if %shared;
-    for my $run (grep { $asked{ $_->{key} } } values %{ $self->{runs} }) {
-        $count{ $run->{does} eq 'executes' ? 'executions' : 'refused' }++;
-        $count{'further attempts'}++ if ($run->{attempt} // 1) > 1;
-    }
-    for my $answer (@{ $self->{answers} }) {
-        $count{requests}++;
-        $count{left}++ if defined $answer->{left};
-        $count{'no answer'}++ if defined $answer->{error};
-        $count{replays}++ if $answer->{replayed};
-        $count{"code $answer->{code}"}++ if defined $answer->{code};
-    }
-    return \%count;
-}
-
-# All that is known of a key, as it happened.
-sub history_of ($self, $key) {
-    my @lines = map { +{ %$_, at => $_->{t}, from => 'ledger' } }
-        grep { $_->{key} eq $key } @{ $self->{ledger} };
-    push @lines, map { +{ %$_, at => $_->{t}, from => 'network' } }
-        grep { ($_->{key} // '') eq $key } @{ $self->{links} };
-    push @lines, map { +{ %$_, at => $_->{t}, from => 'client' } }
-        grep { $_->{key} eq $key } @{ $self->{answers} };
-    my @parts;
-    for my $line (sort { $a->{at} <=> $b->{at} } @lines) {
-        my @fields = map {"$_=$line->{$_}"} grep { !/^(?:at|from|t|key|route)$/ } sort keys %$line;
-        push @parts, sprintf '%.4f %-7s %s', $line->{at}, $line->{from}, join ' ', @fields;
-    }
-    return @parts;
 }
 
 1;

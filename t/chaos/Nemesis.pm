@@ -24,17 +24,17 @@ my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
 my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade upgrade clock);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
-    redis_flush redis_flush redis_flush redis_forget redis_crawl);
+    redis_flush redis_flush redis_forget redis_forget redis_crawl);
 
 # Where what is promised is promised of hosts that live.
 my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_pause);
 
 # ---- the plan -------------------------------------------------------------
 
-# world, seconds, grace (of a failover), hosts_live
+# world, seconds, grace (of a failover), hosts_live, loss => seconds, all or flush
 sub new ($class, %opt) {
     my $world = $opt{world};
-    my $self = bless { %opt, say => append_to($world->path('events')), later => [], done => {} },
+    my $self = bless { loss => 'seconds', %opt, say => append_to($world->path('events')), later => [], done => {} },
         $class;
     $self->{plan} = [plan($world->{seed}, $opt{seconds}, $world->{instances},
         $world->{store}, $opt{hosts_live})];
@@ -222,7 +222,9 @@ sub start_again ($self, $instance, $until = now() + $LONGEST_LEAVE) {
         die "nginx $instance->{number} does not leave\n" if now() > $until;
         return $self->after(0.1, sub { $self->start_again($instance, $until) });
     }
-    return if $self->{world}->site->start($instance);
+    if ($self->{world}->site->start($instance)) {
+        return $self->write_down('started', instance => $instance->{number});
+    }
     die "nginx $instance->{number} does not start again: " . $instance->{nginx}->error_log if now() > $until;
     $self->after(0.5, sub { $self->start_again($instance, $until) });
 }
@@ -309,36 +311,64 @@ sub store_away ($self, $seconds, $instance = undef) {
         defined $instance ? (instance => $instance->{number}) : ());
 }
 
+sub has_redis ($self) { return $self->{world}{redis_pid} && !$self->{redis_still} }
+
 sub redis_kill ($self, $instance, $dice, @) {
+    return 0 if !$self->has_redis;
+    $self->crash_redis(0.2 + 1.5 * $dice);
+    return 1;
+}
+
+# kill -9, and a new start after some seconds. It is away until it really answers.
+# lose: what happens to its files meanwhile; true if records are lost by that.
+# since: those that were written from then on.
+sub crash_redis ($self, $seconds, %opt) {
     my $world = $self->{world};
-    return 0 if !$world->{redis_pid} || $self->{redis_still};
-    my $seconds = 0.2 + 1.5 * $dice;
-    $self->store_away($seconds + 1);
+    my $t = now();
     $world->end_process($world->{redis_pid});
     $world->{redis_pid} = undef;
-    $self->after($seconds, sub { $world->start_redis });
-    return 1;
+    my $lost = $opt{lose} && $opt{lose}->();
+    $self->after($seconds, sub {
+        $world->start_redis;
+        $world->wait_for_redis;
+        my %when = (t => $t, until => now());
+        $self->write_down('store away', %when);
+        $self->write_down('memory lost', %when, how => 'restart', since => $opt{since}) if $lost;
+    });
 }
 
-# It has lost its memory. Whoever runs puts its record back when it is there.
-sub redis_flush ($self, @) {
-    return 0 if !$self->{world}{redis_pid} || $self->{redis_still};
-    $self->write_down('memory lost', until => now(), unnoticed => 1);
-    Idle::ask_redis($self->{world}, 'FLUSHALL');
-    $self->write_down('memory lost', until => now(), unnoticed => 1);
-    return 1;
-}
-
-sub redis_forget ($self, $instance, $dice, @) {
+# A crash loses what was not on the disk yet, by --loss: the last seconds, as with
+# "appendfsync everysec", or all of it.
+sub redis_forget ($self, $instance, $dice, $long, @) {
     my $world = $self->{world};
-    return 0 if !$world->{redis_pid} || $self->{redis_still};
+    return 0 if !$self->has_redis;
     my $seconds = 0.1 + 0.7 * $dice;
-    # The longest that nginx waits before it connects again.
-    $self->write_down('memory lost', until => now() + $seconds + 3);
-    $self->store_away($seconds + 1);
-    $world->end_process($world->{redis_pid});
-    $world->{redis_pid} = undef;
-    $self->after($seconds, sub { $world->forget_redis; $world->start_redis });
+    if ($self->{loss} eq 'all') {
+        $self->crash_redis($seconds, lose => sub { $world->forget_redis; 1 });
+        return 1;
+    }
+    my ($since, $mark) = (now(), $world->mark_redis);
+    $self->after(0.3 + 2 * $long, sub {
+        $self->crash_redis($seconds, since => $since, lose => sub { $world->cut_redis($mark) })
+            if $self->has_redis;
+    });
+    return 1;
+}
+
+# Records vanish, and nobody notices: those whose owners renew them, and put them
+# back when they do; with --loss flush all of them.
+my $LOSE_RUNNING = q{for _, key in ipairs(redis.call('KEYS', 'idem:*')) do }
+    . q{local head = redis.call('GETRANGE', key, 0, 69) }
+    . q{if #head == 70 and head:byte(2) == 1 then }
+    . q{local given, lease = struct.unpack('<I8I8', head, 55) }
+    . q{if given - redis.call('PTTL', key) < lease then redis.call('DEL', key) end end end};
+
+sub redis_flush ($self, @) {
+    return 0 if !$self->has_redis;
+    my $all = $self->{loss} eq 'flush';
+    my $t = now();
+    Idle::ask_redis($self->{world}, $all ? 'FLUSHALL' : qq(EVAL "$LOSE_RUNNING" 0));
+    $self->write_down('memory lost', t => $t, until => now(), how => $all ? 'flush' : 'running');
     return 1;
 }
 

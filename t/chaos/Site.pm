@@ -179,7 +179,8 @@ sub http_conf ($self, $instance) {
     my %port = %{ $instance->{port} };
     my $life = life_name($instance);
     my $store = $self->{url} ? $self->{url}
-        : $self->{redis} ? qq("redis://127.0.0.1:$port{link_redis}" timeout=250ms) : 'memory:64m';
+        : $self->{redis} ? qq("redis://127.0.0.1:$port{link_redis}" timeout=250ms ) . ($self->{params} // '')
+        : 'memory:64m';
     my $small = 'memory:128k';
     if ($self->{store} eq 'file') {
         my $file = $self->zone_file($instance);

@@ -15,6 +15,7 @@ use Time::HiRes qw(sleep);
 
 use Client;
 use FreePorts qw(free_ports);
+use Idle ();
 use Lines;
 use Nginx ();
 use RedisServer;
@@ -27,7 +28,8 @@ my $HERE = dirname(abs_path(__FILE__));
 # New claims wait so long after a failover, and for one check of the Sentinels.
 our $GRACE = 1;
 
-# store, seed, instances, faketime, more_conf, forget (nothing is written down)
+# store, seed, instances, faketime, more_conf, forget (nothing is written down),
+# params (more of the store, where it is one Redis)
 sub new ($class, %opt) {
     my $folder = File::Temp::tempdir('chaos-XXXXXX', TMPDIR => 1);
     # nginx puts its folders here as well, and they stay until the end.
@@ -56,7 +58,7 @@ sub start ($self) {
     $self->{site} = Site->new(
         count => $self->{instances}, store => $self->{shared} // $self->{store}, folder => $self->{folder},
         apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
-        url => $self->{url}, users => $self->{network} ? [Network::users()] : [],
+        url => $self->{url}, params => $self->{params}, users => $self->{network} ? [Network::users()] : [],
         faketime => $self->{faketime}, more_conf => $self->{more_conf},
         access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');
     $self->{site}->start_all;
@@ -142,9 +144,37 @@ sub start_cluster ($self) {
         . " durability=$self->{durability}";
 }
 
+# It has read its file, and answers.
+sub wait_for_redis ($self) {
+    my $up = wait_quietly(sub { Idle::ask_redis($self, 'PING') =~ /^\+PONG/ }, 10);
+    die "Redis does not answer\n" if !$up;
+}
+
 # What it had is gone.
 sub forget_redis ($self) {
     remove_tree($self->path('appendonlydir'), $self->path('appendonly.aof'));
+}
+
+# How far its file is written, so that a crash can lose what follows: what it has
+# acknowledged until now is before that.
+sub mark_redis ($self) {
+    my $file = $self->redis_file // return;
+    return [$file, -s $file];
+}
+
+sub redis_file ($self) {
+    my @files = map { /\.(\d+)\.incr\.aof$/ ? [$_, $1] : [$_, 0] }
+        glob $self->path('appendonlydir/*.incr.aof') . ' ' . $self->path('appendonly.aof');
+    my ($last) = sort { $b->[1] <=> $a->[1] } grep { -e $_->[0] } @files;
+    return $last ? $last->[0] : undef;
+}
+
+# While it is down. False if it has begun another file since.
+sub cut_redis ($self, $mark) {
+    my ($file, $size) = @{ $mark // return 0 };
+    return 0 if $file ne ($self->redis_file // '') || -s $file <= $size;
+    truncate $file, $size or die "$file: $!\n";
+    return 1;
 }
 
 sub wait_listening ($port) {
