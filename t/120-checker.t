@@ -343,6 +343,27 @@ forgives_lost('owner died', 'its running record was lost, a moment after its wor
 finds_lost('executed again, its worker was killed and its lease had expired', 50,
     sub { killed_at(18) }, how => 'running', end => 30);
 
+# nginx 0 is cut off together with the master, and knows it after 0.6 s.
+sub cut_off_at ($t, $first) {
+    happened('cut off', $t, instance => 0, until => $t + 4);
+    run('A1', $first);
+    run('A2', 25, life => '1.1', worker => 200);
+    probe('A2', 90, life => '1.1', instance => 1);
+}
+
+forgives('cut off together', 'claimed on a host that did not know yet that it was cut off' => sub {
+    cut_off_at(20, 20.4);
+}, fence => 0.6);
+finds(1, 'claimed on a host that had to know that it was cut off' => sub {
+    cut_off_at(20, 22);
+}, store => 'redis', fence => 0.6);
+finds(1, 'claimed long before its host was cut off' => sub {
+    cut_off_at(20, 18);
+}, store => 'redis', fence => 0.6);
+finds(1, 'claimed on a host that was cut off, though claims waited for all replicas' => sub {
+    cut_off_at(20, 20.4);
+}, store => 'redis');
+
 # ... and what clients see of it (rule 3).
 sub outcome_lost ($lost, %opt) {
     run('A1', 15);

@@ -96,6 +96,10 @@ sub within_ttl ($self, $ttl, @runs) {
 # Whether the other could run because the store had lost the run's record.
 sub is_forgotten ($self, $run, $other) {
     return 1 if defined $run->{displaced} && $other->{sent} >= $run->{displaced};
+    if ($self->was_cut_off($run)) {
+        $self->{forgotten}{ $run->{key} } = 1;
+        return $self->forgive('cut off together', $run->{key});
+    }
     my $excuse = $self->excuse($run, came => $other->{sent}, asked => $self->claimed_at($other),
         other => $other) or return 0;
     $self->note_displaced($run, $other) if $excuse->{loss}{how} ne 'restart';

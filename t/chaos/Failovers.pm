@@ -35,13 +35,18 @@ my $LONG_DOWN = 15_000;
 # Those that lose what only the master has come more than once.
 my @FAULTS = qw(master_kill master_kill master_stop failover_now failover_now copies_stall copies_stall
     one_copy_stalls one_copy_stalls host_cut_off host_cut_off replica_empty sentinels_stop sentinels_kill
-    script_flush);
+    script_flush reload_at_switch start_at_switch);
 
-# world, nemesis, grace (seconds), hosts_live => no host dies or is cut off
+my @OF_DYING_HOSTS = qw(host_cut_off reload_at_switch start_at_switch);
+
+# world, nemesis, grace (seconds), hosts_live => no host dies or is cut off,
+# cut_off => but that one is
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { %opt, site => $world->{sentinels}, done => {}, granted => [], deck => [] }, $class;
-    my @faults = grep { !($opt{hosts_live} && $_ eq 'host_cut_off') } @FAULTS;
+    my %spared = $opt{hosts_live} ? map { $_ => 1 } @OF_DYING_HOSTS : ();
+    delete $spared{host_cut_off} if $opt{cut_off};
+    my @faults = grep { !$spared{$_} } @FAULTS;
     push @faults, 'all_kill' if $world->{durability} =~ /^disk/;
     # All kinds come before one comes again.
     srand(Workload::dice("$world->{seed} failovers"));
@@ -105,6 +110,7 @@ sub wait_for_other ($self, $old, $tries = $PATIENCE / $LOOK) {
         $self->set_down_after($LONG_DOWN) if $waited > $NONE_IS_GOOD && !$self->{lenient};
         return $self->after($LOOK, sub { $self->wait_for_other($old, $tries - 1) });
     }
+    if (my $at_switch = delete $self->{at_switch}) { $at_switch->() }
     $self->set_down_after($self->{site}{down_after}) if $self->{lenient};
     Sentinels::set_master($master);
     Sentinels::set_master($_, $master) for grep { $_ != $master } $self->{site}->servers;
@@ -219,6 +225,29 @@ sub failover_now ($self, $old, $instance, $dice, @) {
     return 1;
 }
 
+# Workers start in the moment in which a majority names another master. Nothing
+# is copied before, so that it lacks what the old one has.
+sub reload_at_switch ($self, $old, $instance, @) {
+    return $self->kill_then($old, sub { $self->{nemesis}->reload($instance) });
+}
+
+sub start_at_switch ($self, $old, $instance, $dice, @) {
+    return $self->kill_then($old, sub { $self->{nemesis}->worker_kill($instance, $dice) });
+}
+
+sub kill_then ($self, $old, $action) {
+    my @copies = $self->copies($old);
+    $_->freeze for @copies;
+    eval { Sentinels::ask($old, 'CLIENT', 'KILL', 'TYPE', 'replica') };
+    $self->{at_switch} = $action;
+    $self->after(0.5, sub {
+        $old->kill;
+        $_->thaw for @copies;
+        $self->after(0.3, sub { $self->wait_for_other($old) });
+    });
+    return 1;
+}
+
 # Nothing is copied any more, then the master dies, and a host with it: what it
 # has run meanwhile nobody knows, unless nothing was granted.
 sub copies_stall ($self, $old, $instance, $dice, @) {
@@ -283,8 +312,8 @@ sub script_flush ($self, $master, @) {
 
 # ---- network --------------------------------------------------------------
 
-# The master and one nginx, perhaps with a replica, are cut off from all others.
-# Its clients still reach that nginx.
+# The master and one nginx, mostly with one Sentinel and perhaps with a replica,
+# are cut off from all others. Its clients still reach that nginx.
 sub host_cut_off ($self, $old, $instance, $dice, $other) {
     my $network = $self->{world}{network} // return 0;
     my @servers = $self->{site}->servers;
@@ -292,7 +321,8 @@ sub host_cut_off ($self, $old, $instance, $dice, $other) {
     push @group, ($self->copies($old))[0] if $other < 0.3;
     my %number = map { $servers[$_] => $_ + 1 } 0 .. $#servers;
     my $seconds = 2 + 3 * $dice;
-    $network->cut_off("host $instance->{number}", map {"server $number{$_}"} @group);
+    $network->cut_off("host $instance->{number}", (map {"server $number{$_}"} @group),
+        $other < 0.8 ? 'sentinel ' . (1 + int(3 * $dice)) : ());
     $self->{nemesis}->write_down('cut off', instance => $instance->{number}, until => now() + $seconds);
     $self->after($seconds, sub { $network->heal; $self->wait_for_other($old) });
     return 1;

@@ -42,6 +42,8 @@ my @RULES = (
         says => 'redis.md: "put back by the renewal of its lease. A retry that came before has run"' },
     { name => 'outcome not copied', of => 'failover', applies => \&is_not_put_back_yet,
         says => 'redis.md: "Outcomes do not wait either", for replicas' },
+    { name => 'cut off together', says => 'redis.md, of Sentinel, asynchronous: "the master and that '
+        . 'host die together, or are cut off together"' },
     { name => 'late outcome', says => 'guarantees.md: "the outcome of an earlier attempt, '
         . 'which comes late, can then take the place of a later one"' },
     { name => 'answered before stored', says => 'guarantees.md: "the client gets its response, '
@@ -72,6 +74,21 @@ sub forgiven ($self) {
 # The rules that were used too often for this run to show much.
 sub says_little ($self) {
     return grep { $_->{share} > $SMALL_SHARE } $self->forgiven;
+}
+
+# How many keys had a record that was lost and were asked for again: those that
+# show whether records are put back.
+sub lost_and_asked ($self) {
+    my (%asked, %keys);
+    $asked{ $_->{key} } = max($_->{ended}, $asked{ $_->{key} } // 0) for @{ $self->{answers} };
+    for my $loss (grep { $_->{how} ne 'failover' } @{ $self->{losses} }) {
+        for my $run (values %{ $self->{runs} }) {
+            next if !$asked{ $run->{key} } || $self->domain($run->{route}, $run->{life}) ne 'all';
+            $keys{ $run->{key} } = 1 if $asked{ $run->{key} } > $loss->{back}
+                && $self->is_lost($run, $loss, $run->{sent}, 0);
+        }
+    }
+    return scalar keys %keys;
 }
 
 # ---- a record that was lost -----------------------------------------------

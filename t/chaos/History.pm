@@ -10,7 +10,7 @@ package History;
 use v5.36;
 
 use Exporter 'import';
-use List::Util qw(first max min);
+use List::Util qw(any first max min);
 
 our @EXPORT_OK = qw($SLACK $WRITTEN_LATE $RECONNECT ended_by_itself instance_of is_refused);
 
@@ -184,6 +184,16 @@ sub claim_time ($self, $run) {
 sub claimed_at ($self, $run) {
     my ($from) = $self->claim_time($run);
     return $from + $SLACK - $WRITTEN_LATE;
+}
+
+# Whether it was claimed on a host that was cut off together with the master, before
+# that host could know it. Known where claims do not wait for replicas.
+sub was_cut_off ($self, $run) {
+    my $fence = $self->{fence} // return 0;
+    return any {
+        $_->{what} eq 'cut off' && $_->{instance} == instance_of($run)
+            && $run->{sent} >= $_->{t} - $SLACK && $run->{sent} <= $_->{t} + $fence + $SLACK
+    } @{ $self->{disturbed} };
 }
 
 # Times in which the owner could not renew: it stood still, or its store was

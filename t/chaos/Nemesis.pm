@@ -24,14 +24,16 @@ my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
 my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade upgrade clock);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
-    redis_flush redis_flush redis_forget redis_forget redis_crawl);
+    redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
+    redis_forgets_at_reload redis_forgets_at_start);
 
 # Where what is promised is promised of hosts that live.
-my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_pause);
+my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_pause
+    redis_forgets_at_reload redis_forgets_at_start);
 
 # ---- the plan -------------------------------------------------------------
 
-# world, seconds, grace (of a failover), hosts_live, loss => seconds, all or flush
+# world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { loss => 'seconds', %opt, say => append_to($world->path('events')), later => [], done => {} },
@@ -41,7 +43,7 @@ sub new ($class, %opt) {
     if ($world->{sentinels}) {
         require Failovers;
         $self->{failovers} = Failovers->new(nemesis => $self,
-            map { $_ => $opt{$_} } qw(world grace hosts_live));
+            map { $_ => $opt{$_} } qw(world grace hosts_live cut_off));
     }
     return $self;
 }
@@ -321,15 +323,20 @@ sub redis_kill ($self, $instance, $dice, @) {
 
 # kill -9, and a new start after some seconds. It is away until it really answers.
 # lose: what happens to its files meanwhile; true if records are lost by that.
-# since: those that were written from then on.
+# since: those that were written from then on. vanish: nobody is told that it has
+# gone, and its successor has the same address. then: what else happens then.
 sub crash_redis ($self, $seconds, %opt) {
     my $world = $self->{world};
+    my @proxies = map { $_->{proxy} } $world->site->instances;
     my $t = now();
+    if ($opt{vanish}) { $_->tell('stall redis') for @proxies }
     $world->end_process($world->{redis_pid});
     $world->{redis_pid} = undef;
     my $lost = $opt{lose} && $opt{lose}->();
     $self->after($seconds, sub {
-        $world->start_redis;
+        $world->start_redis($opt{vanish});
+        if ($opt{vanish}) { $_->tell("move redis $world->{redis_port}") for @proxies }
+        $opt{then}->() if $opt{then};
         $world->wait_for_redis;
         my %when = (t => $t, until => now());
         $self->write_down('store away', %when);
@@ -339,20 +346,36 @@ sub crash_redis ($self, $seconds, %opt) {
 
 # A crash loses what was not on the disk yet, by --loss: the last seconds, as with
 # "appendfsync everysec", or all of it.
-sub redis_forget ($self, $instance, $dice, $long, @) {
+sub lose_redis ($self, $dice, $long, %opt) {
     my $world = $self->{world};
     return 0 if !$self->has_redis;
-    my $seconds = 0.1 + 0.7 * $dice;
+    my $seconds = $opt{seconds} // 0.1 + 0.7 * $dice;
     if ($self->{loss} eq 'all') {
-        $self->crash_redis($seconds, lose => sub { $world->forget_redis; 1 });
+        $self->crash_redis($seconds, %opt, lose => sub { $world->forget_redis; 1 });
         return 1;
     }
     my ($since, $mark) = (now(), $world->mark_redis);
     $self->after(0.3 + 2 * $long, sub {
-        $self->crash_redis($seconds, since => $since, lose => sub { $world->cut_redis($mark) })
+        $self->crash_redis($seconds, %opt, since => $since, lose => sub { $world->cut_redis($mark) })
             if $self->has_redis;
     });
     return 1;
+}
+
+sub redis_forget ($self, $instance, $dice, $long, @) { return $self->lose_redis($dice, $long) }
+
+# The machine vanishes without a reset, and another has its address a second later.
+sub redis_moves ($self, $instance, $dice, $long, @) {
+    return $self->lose_redis($dice, $long, vanish => 1, seconds => 0.7 + 0.6 * $dice);
+}
+
+# Workers start in the moment in which Redis is back.
+sub redis_forgets_at_reload ($self, $instance, $dice, $long, @) {
+    return $self->lose_redis($dice, $long, then => sub { $self->reload($instance) });
+}
+
+sub redis_forgets_at_start ($self, $instance, $dice, $long, $which) {
+    return $self->lose_redis($dice, $long, then => sub { $self->worker_kill($instance, $which) });
 }
 
 # Records vanish, and nobody notices: those whose owners renew them, and put them

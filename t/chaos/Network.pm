@@ -5,7 +5,7 @@ package Network;
 #
 #   10.77.N.2   a server, N from 1 on
 #   10.78.N.2   nginx N, as the Redis servers see it
-#   10.79.0.2   the Sentinels
+#   10.79.N.2   a Sentinel, N from 1 on
 #
 # The nginx, their clients and the application stay where the harness is, so
 # whoever is cut off from the servers still has clients. Which nginx a packet is
@@ -32,7 +32,7 @@ sub enter ($program, @arguments) {
 
 sub is_ours { return $ENV{CHAOS_NETWORK} ? 1 : 0 }
 
-# servers => count, hosts => count
+# servers => count, sentinels => count, hosts => count
 sub new ($class, %opt) {
     my $self = bless { %opt, owner => $$, inside => {} }, $class;
     $self->{inside}{$_} = hold_namespace() for 'router', $self->places;
@@ -43,7 +43,9 @@ sub new ($class, %opt) {
     return $self;
 }
 
-sub places ($self) { return ((map {"server $_"} 1 .. $self->{servers}), 'sentinels') }
+sub places ($self) {
+    return ((map {"server $_"} 1 .. $self->{servers}), map {"sentinel $_"} 1 .. $self->{sentinels});
+}
 
 sub members ($self) { return ($self->places, map {"host $_"} 0 .. $self->{hosts} - 1) }
 
@@ -54,7 +56,7 @@ sub place ($self, $name) {
 
 sub net_of ($name) {
     my ($kind, $number) = split / /, $name;
-    return '10.' . { server => 77, host => 78, sentinels => 79 }->{$kind} . '.' . ($number // 0);
+    return '10.' . { server => 77, host => 78, sentinel => 79 }->{$kind} . '.' . $number;
 }
 
 # ---- cutting --------------------------------------------------------------

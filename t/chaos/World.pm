@@ -28,6 +28,10 @@ my $HERE = dirname(abs_path(__FILE__));
 # New claims wait so long after a failover, and for one check of the Sentinels.
 our $GRACE = 1;
 
+# A host stops claiming when three checks of the Sentinels have failed.
+our $CHECK = 0.2;
+our $FENCE = 3 * $CHECK;
+
 # store, seed, instances, faketime, more_conf, forget (nothing is written down),
 # params (more of the store, where it is one Redis)
 sub new ($class, %opt) {
@@ -112,7 +116,9 @@ sub start_app ($self, $app) {
     wait_listening($app->{port});
 }
 
-sub start_redis ($self) {
+# elsewhere: on another port than before.
+sub start_redis ($self, $elsewhere = 0) {
+    $self->{redis_port} = (free_ports(1))[0] if $elsewhere;
     my @arguments = ('--port', $self->{redis_port},
         '--bind', '127.0.0.1', '--dir', $self->{folder}, '--save', '',
         '--appendonly', 'yes', '--appendfsync', 'always', '--daemonize', 'no',
@@ -126,12 +132,12 @@ sub start_sentinels ($self) {
     require Sentinels;
     require Network;
     $self->{shared} = 'redis';
-    $self->{network} = Network->new(servers => 3, hosts => $self->{instances}) if Network::is_ours();
+    $self->{network} = Network->new(servers => 3, sentinels => 3, hosts => $self->{instances}) if Network::is_ours();
     # Workers of nginx have users of their own there.
     chmod 0755, $self->{folder};
     $self->{sentinels} = Sentinels->start(down_after => 900, failover_timeout => 1500, network => $self->{network},
         $self->{durability} =~ /^disk/ ? (aof => 'always') : ());
-    $self->{url} = $self->{sentinels}->url . ' timeout=300ms sentinel_check=200ms'
+    $self->{url} = $self->{sentinels}->url . ' timeout=300ms sentinel_check=' . 1000 * $CHECK . 'ms'
         . " failover_grace=${GRACE}s durability=$self->{durability} durability_timeout=140ms";
 }
 

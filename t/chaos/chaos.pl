@@ -4,7 +4,7 @@
 # the question whether the promises were kept.
 #
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
-#            [--durability replicas:2] [--hosts-live] [--loss seconds|all|flush]
+#            [--durability replicas:2] [--hosts-live [--cut-off]] [--loss seconds|all|flush]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
 #
 # The faults follow from the seed; what they meet does not, as processes are
@@ -40,7 +40,7 @@ my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate
     durability => undef, loss => 'seconds');
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
-    'durability=s', 'hosts-live', 'loss=s')
+    'durability=s', 'hosts-live', 'cut-off', 'loss=s')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
     && $opt{loss} =~ /^(?:seconds|all|flush)$/
     or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]\n";
@@ -65,7 +65,7 @@ exit(eval { main() } // do { print STDERR "chaos: $@"; 255 });
 
 sub main {
     my $world = World->new(store => $opt{store}, seed => $opt{seed},
-        durability => $opt{durability}, instances => $opt{instances}, params => "reassert=${REASSERT}s",
+        durability => $opt{durability}, instances => $opt{instances}, params => "reassert=${REASSERT}s connect_timeout=400ms",
         faketime => can_fake_time() ? 1 : undef);
     print "chaos: --seed $opt{seed} --store $opt{store} --seconds $opt{seconds}, in ",
         $world->folder, "\n";
@@ -87,7 +87,7 @@ sub play ($world) {
     my $before = Idle::before($world);
     my $nemesis = ($opt{store} eq 'cluster' ? 'ClusterNemesis' : 'Nemesis')->new(world => $world,
         seconds => $opt{seconds}, grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'},
-        loss => $opt{loss});
+        loss => $opt{loss}, cut_off => $opt{'cut-off'});
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
         until => $began + $opt{seconds}, rate => $opt{rate});
@@ -132,7 +132,8 @@ sub keys_used ($world) {
 sub make_checker ($world, $nemesis, @idle) {
     my $checker = Checker->new(
         routes => \%ROUTES, store => $world->{shared} // $opt{store}, lease => $LEASE,
-        read_timeout => $READ_TIMEOUT, reassert => $REASSERT, ledger => [$world->ledger],
+        read_timeout => $READ_TIMEOUT, reassert => $REASSERT,
+        fence => $opt{durability} eq 'none' ? $World::FENCE : undef, ledger => [$world->ledger],
         answers => [$world->histories], links => [$world->links],
         events => [read_lines($world->path('events'))], idle => \@idle,
         handed_on => handed_on($world), logs => [map { split /\n/, Nginx::slurp($_) } $world->site->logs]);
@@ -156,6 +157,7 @@ sub report ($world, $checker) {
     my @violations = $checker->violations;
     tell_counts('faults', $checker->{faults});
     tell_counts('seen', $checker->counts);
+    printf "records were lost of %d keys that were asked for again\n", $checker->lost_and_asked;
     tell_failovers($checker->{failovers}) if $checker->{failovers};
     my $complaints = $world->complaints;
     print "the harness itself complains:\n$complaints" if $complaints ne '';

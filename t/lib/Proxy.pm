@@ -12,6 +12,8 @@ package Proxy;
 #       watch => $watch);              # several; see Proxy::Watch below
 #   $proxy->tell('stall app 2.5');     # for so many seconds
 #   $proxy->tell('reset app');         # all connections, once
+#   $proxy->tell("move app $port");    # its address is another machine's from now on:
+#                                      # as strand, new connections go to that port
 #   $proxy->tell('pass');              # all is well again
 #
 #   pass     bytes go through
@@ -171,6 +173,7 @@ sub obey ($self, $control) {
         if    ($command eq 'sync')  { syswrite($control, '.') }
         elsif ($command eq 'pass')  { $self->heal($_) for values %{ $self->{links} } }
         elsif ($command eq 'reset') { $self->reset_all($link) }
+        elsif ($command eq 'move')  { $link->{target} = $seconds; $self->change($link, 'strand', undef) }
         else                        { $self->change($link, $command, $seconds) }
     }
 }

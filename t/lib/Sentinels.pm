@@ -36,7 +36,7 @@ sub start ($class, %opt) {
     $self->{servers} = [$master, @replicas];
     wait_until(sub { synced($master) == @replicas }, 20, 'replicas in sync')
         or die "the replicas do not follow\n";
-    $self->{watch} = [map { $self->start_sentinel($master) } 1 .. $self->{sentinels}];
+    $self->{watch} = [map { $self->start_sentinel($master, $_) } 1 .. $self->{sentinels}];
     wait_until(sub { $self->is_complete }, 30, 'Sentinels know each other')
         or die "the Sentinels do not know each other\n";
     return $self;
@@ -55,9 +55,9 @@ sub set_master ($server, $master = undef) {
         $master ? following($master) : ());
 }
 
-sub start_sentinel ($self, $master) {
+sub start_sentinel ($self, $master, $number) {
     my %tls = (tls => $self->{tls}, certificates => $self->{certificates});
-    return RedisServer->start(sentinel => 1, $self->{tls} ? %tls : (), $self->place('sentinels'), conf => [
+    return RedisServer->start(sentinel => 1, $self->{tls} ? %tls : (), $self->place("sentinel $number"), conf => [
         $self->{tls} ? 'tls-replication yes' : (), @{ $self->{sentinel_conf} // [] },
         join(' ', "sentinel monitor $NAME", $master->host, $master->port, $self->quorum),
         "sentinel down-after-milliseconds $NAME $self->{down_after}",
