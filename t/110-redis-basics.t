@@ -93,13 +93,9 @@ subtest 'stores with one prefix share their records, those with two do not' => s
 
 # ---- credentials ----------------------------------------------------------
 
-# All that the module needs.
-my $ACL = '~idem:* -@all +set +get +getrange +del +pexpire +pttl +eval +evalsha'
-    . ' +time +select +client|setname +role +info';
-
 subtest 'users and passwords, from the address or from a file' => sub {
-    my $redis = RedisServer->start(password => 'default-pass', conf => [
-        "user app on >secret $ACL", "user odd on >p\@ss:/w%rd? $ACL"]);
+    my @users = ("app @{[documented_acl('secret')]}", "odd @{[documented_acl('p@ss:/w%rd?')]}");
+    my $redis = RedisServer->start(password => 'default-pass', conf => [map {"user $_"} @users]);
     my $file = $redis->path('password');
     write_file($file, "secret\n");
     my $default = $redis->path('default-password');
@@ -173,7 +169,8 @@ sub contract_nginx ($url, $params = '') {
 }
 
 subtest 'a user who may do no more than is needed is enough' => sub {
-    my $redis = RedisServer->start(password => 'x', conf => ["user app on >secret $ACL"]);
+    my $redis = RedisServer->start(password => 'x',
+        conf => ["user app @{[documented_acl('secret')]}"]);
     my $ng = contract_nginx('redis://app:secret@127.0.0.1:' . $redis->port);
     keeps_the_contract($ng, 'acl');
     is_deeply($redis->command('ACL', 'LOG'), [], 'Redis refused nothing');

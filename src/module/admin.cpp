@@ -95,7 +95,11 @@ set_admin(ngx_conf_t *cf, ngx_command_t *, void *data)
         return duplicate;
     }
 
+    auto *main = static_cast<main_conf *>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module));
+
     conf->admin = true;
+    main->has_admin = true;
     core->handler = administer;
 
     return tell_page(cf, *core) ? NGX_CONF_OK : failed;
@@ -443,14 +447,18 @@ answered(admin_waiter &waiter, const admin_answer &answer)
     ngx_connection_t *c = r->connection;
     bool in_call = a->in_call;
     const admin_error *error = error_for(answer.result);
-    ngx_str_t id = id_of(r->pool, a->name);
+    ngx_str_t id = a->is_list ? str("-") : id_of(r->pool, a->name);
 
     if (!a->act.empty()) {
         log_act(r, {a->act, id, a->store->name,
                     error == nullptr ? "done" : error->code});
     }
 
-    if (error != nullptr) {
+    if (answer.result == admin_result::refused) {
+        log_refusal(r, id, answer.refusal);
+        send_refusal(r, *error, answer.refusal);
+
+    } else if (error != nullptr) {
         send_error(r, *error);
 
     } else if (!a->act.empty()) {

@@ -21,6 +21,19 @@ constexpr admin_error not_unknown = {
 constexpr admin_error no_room = {507, "no_room",
                                  "The store has no room for this response."};
 
+constexpr admin_error unreadable = {409, "unreadable",
+                                    "The record is damaged, or this version "
+                                    "of the module cannot read it. Only "
+                                    "\"delete\" can remove it."};
+
+constexpr admin_error unreachable = {
+    503, "store_unavailable",
+    "There is no connection to the store, so nothing was changed. The error "
+    "log says why."};
+
+constexpr admin_error refused = {503, "store_unavailable",
+                                 "The store refused."};
+
 constexpr admin_error unavailable = {
     503, "store_unavailable",
     "The store did not answer in time. Look the record up before you try "
@@ -28,6 +41,8 @@ constexpr admin_error unavailable = {
 
 std::string_view state_of(record_state state);
 void send(ngx_http_request_t *r, text_output &out);
+std::string_view join(ngx_pool_t *pool,
+                      std::initializer_list<std::string_view> parts);
 
 }
 
@@ -77,6 +92,9 @@ error_for(admin_result result)
     case admin_result::owner_lives: return &owner_lives;
     case admin_result::not_unknown: return &not_unknown;
     case admin_result::no_room: return &no_room;
+    case admin_result::unreadable: return &unreadable;
+    case admin_result::unreachable: return &unreachable;
+    case admin_result::refused: return &refused;
     default: return &unavailable;
     }
 }
@@ -161,6 +179,23 @@ send_done(ngx_http_request_t *r, const ngx_str_t &id, std::string_view act)
 
 
 void
+send_refusal(ngx_http_request_t *r, const admin_error &error,
+             const admin_refusal &refusal)
+{
+    std::string_view effect = refusal.had_no_effect
+                                  ? "Nothing was changed."
+                                  : "Look the record up before you try again: "
+                                    "this act may have taken effect.";
+
+    send_error(r, {error.status, error.code,
+                   join(r->pool, {"Redis at \"", refusal.server,
+                                  "\" refused the script \"", refusal.command,
+                                  "\": \"", refusal.reply, "\". ", effect,
+                                  " See ", refusal.page})});
+}
+
+
+void
 send_error(ngx_http_request_t *r, const admin_error &error)
 {
     text_output out(r->pool);
@@ -194,6 +229,31 @@ send(ngx_http_request_t *r, text_output &out)
 
     ngx_http_finalize_request(
         r, send_whole(r, "application/json", body, out.size()));
+}
+
+
+/* Empty: no memory. */
+std::string_view
+join(ngx_pool_t *pool, std::initializer_list<std::string_view> parts)
+{
+    std::size_t size = 0;
+
+    for (std::string_view part : parts) {
+        size += part.size();
+    }
+
+    auto room = make_array<char>(pool, size);
+    char *p = room.data();
+
+    if (p == nullptr) {
+        return {};
+    }
+
+    for (std::string_view part : parts) {
+        p = std::copy(part.begin(), part.end(), p);
+    }
+
+    return {room.data(), size};
 }
 
 }

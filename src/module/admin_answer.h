@@ -32,4 +32,8 @@ void send_done(ngx_http_request_t *r, const ngx_str_t &id,
                std::string_view act);
 void send_error(ngx_http_request_t *r, const admin_error &error);
 
+/* The same, in the words of the server that refused. */
+void send_refusal(ngx_http_request_t *r, const admin_error &error,
+                  const admin_refusal &refusal);
+
 }

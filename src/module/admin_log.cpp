@@ -38,6 +38,24 @@ log_act(ngx_http_request_t *r, const logged_act &what)
 }
 
 
+void
+log_refusal(ngx_http_request_t *r, const ngx_str_t &id,
+            const admin_refusal &refusal)
+{
+    ngx_str_t server = str(refusal.server);
+    ngx_str_t command = str(refusal.command);
+    ngx_str_t reply = str(refusal.reply);
+    ngx_str_t page = str(refusal.page);
+
+    reply = printable(r->pool, reply);
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idempotency: record %V: Redis at \"%V\" refused the script "
+                  "\"%V\" of an administrator: the reply is \"%V\", see %V",
+                  &id, &server, &command, &reply, &page);
+}
+
+
 namespace {
 
 ngx_str_t

@@ -56,6 +56,7 @@ struct main_conf {
     ngx_array_t zones;           /* counters *, of status zones */
     ngx_array_t counts;          /* counters *, of stores */
     ngx_array_t admin_locations; /* admin_location */
+    bool has_admin;
     ngx_shm_zone_t *known_bodies;
 };
 

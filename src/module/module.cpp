@@ -158,12 +158,17 @@ init_worker(ngx_cycle_t *cycle)
 
     init_waiting();
 
-    if (main_conf *main = main_of_cycle(cycle); main != nullptr) {
-        start_status(*main);
-        start_known_bodies(*main);
+    main_conf *main = main_of_cycle(cycle);
+
+    if (main == nullptr) {
+        return NGX_OK;
     }
 
+    start_status(*main);
+    start_known_bodies(*main);
+
     for (named_store *named : stores_of(cycle)) {
+        named->backend->is_administered = main->has_admin;
         named->backend->start();
     }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace idempotency {
 
@@ -25,7 +26,20 @@ enum class admin_result : std::uint8_t {
     owner_lives, /* it is being run */
     not_unknown, /* its outcome is known */
     no_room,
-    unavailable,
+    unreadable,  /* it is no record, or damaged, or of another version */
+    unreachable, /* there is no connection: nothing was asked */
+    refused,     /* the server replied with an error, see admin_refusal */
+    unavailable, /* no reply: it may have been done */
+};
+
+
+/* Of a server that did not do it.  The views end with the call. */
+struct admin_refusal {
+    std::string_view server;
+    std::string_view command;
+    std::string_view reply;
+    std::string_view page; /* of the documentation */
+    bool had_no_effect;    /* as far as the reply tells */
 };
 
 
@@ -33,6 +47,7 @@ struct admin_answer {
     admin_result result = admin_result::unavailable;
     std::span<const admin_record> records;
     std::uint64_t next = 0; /* of a list: where to go on; 0: this is the end */
+    admin_refusal refusal = {};
 };
 
 

@@ -1,6 +1,7 @@
 #include "store/redis_admin.h"
 
 #include "store/redis_admin_scripts.h"
+#include "store/redis_errors.h"
 #include "store/redis_record.h"
 #include "store/redis_store.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::size_t head_and_status = redis_record_head + 4;
 constexpr unsigned most_hops = 5;
+constexpr std::size_t longest_reply = 300;
 
 
 /* Where a record is in Redis, and back. */
@@ -41,9 +43,12 @@ void free_operation(admin_operation *op);
 void too_late(command &c);
 void looked_up(admin_operation &op, const redisReply &reply);
 void settled(admin_operation &op, const redisReply &reply);
+void add_response(redis_output &out, const admin_operation &op);
 std::uint64_t age_of(const redis_record &record, std::uint64_t left,
-                     long long seconds);
+                     std::uint64_t now);
 std::string_view word_for(admin_act act);
+bool lacks_permission(const redisReply &reply);
+std::string_view reply_of(const redisReply &reply);
 
 }
 
@@ -55,6 +60,7 @@ redis_store::look_up(const record_id &name, admin_waiter &waiter)
 
     if (op != nullptr) {
         op->take = looked_up;
+        op->script = "look up";
         op->name = name;
         send_admin(*op);
     }
@@ -72,22 +78,23 @@ redis_store::settle_unknown(const record_id &name, const admin_settlement &how,
     }
 
     op->take = settled;
+    op->script = word_for(how.act);
     op->name = name;
     op->settles = true;
     op->act = how.act;
     op->owner = how.owner;
     op->ttl = how.ttl;
-    op->size = redis_record_head + size_of(how.response);
+    op->size = size_of(how.response);
     op->response = static_cast<std::uint8_t *>(
-        ngx_calloc(op->size, ngx_cycle->log));
+        ngx_alloc(op->size + 1, ngx_cycle->log));
 
     if (op->response == nullptr) {
-        answer_admin(*op, {});
+        answer_admin(*op, {admin_result::unreachable, {}, 0});
         free_operation(op);
         return;
     }
 
-    std::uint8_t *p = op->response + redis_record_head;
+    std::uint8_t *p = op->response;
 
     for (bytes part : how.response) {
         p = ngx_cpymem(p, part.data(), part.size());
@@ -103,7 +110,7 @@ void
 redis_store::send_admin(admin_operation &op)
 {
     redis_link &link = *op.link;
-    unsigned arguments = op.settles ? 8 : 4;
+    unsigned arguments = op.settles ? 9 : 4;
 
     redis_output &out = link.begin(op, arguments, op.is_asking);
 
@@ -113,12 +120,20 @@ redis_store::send_admin(admin_operation &op)
     out.add(admin_key(commands_.prefix(), op.name));
 
     if (op.settles) {
+        std::uint64_t expiry = std::min(op.ttl, redis_longest);
+        auto head = encode_redis_head({record_state::completed,
+                                       0,
+                                       op.owner,
+                                       {},
+                                       expiry,
+                                       link.server_time(),
+                                       {}});
+
         out.add(word_for(op.act));
         out.add(text_of(op.owner));
-        out.add(number_text(std::min(op.ttl, redis_longest)));
-        out.add_size(op.size);
-        out.add_part({op.response, op.size});
-        out.add_part({});
+        out.add(number_text(expiry));
+        out.add(text_of(bytes(head).last(2 * sizeof(std::uint64_t))));
+        add_response(out, op);
     }
 
     link.end(op);
@@ -138,7 +153,7 @@ redis_store::make_admin(redis_link &link, admin_waiter &waiter)
     }
 
     if (memory == nullptr) {
-        waiter.answered(waiter, {});
+        waiter.answered(waiter, {admin_result::unreachable, {}, 0});
         return nullptr;
     }
 
@@ -156,7 +171,8 @@ redis_store::make_admin(redis_link &link, admin_waiter &waiter)
 
 
 void
-redis_store::admin_answered(command &c, const redisReply *reply, unanswered)
+redis_store::admin_answered(command &c, const redisReply *reply,
+                            unanswered why)
 {
     auto &op = static_cast<admin_operation &>(c);
 
@@ -173,6 +189,9 @@ redis_store::admin_answered(command &c, const redisReply *reply, unanswered)
 
     if (reply != nullptr && op.waiter != nullptr) {
         op.take(op, *reply);
+
+    } else if (why == unanswered::not_sent) {
+        answer_admin(op, {admin_result::unreachable, {}, 0});
 
     } else {
         answer_admin(op, {});
@@ -227,19 +246,39 @@ answer_admin(admin_operation &op, const admin_answer &what)
 }
 
 
+/* The page helps most where a permission is missing. */
+void
+answer_refused(admin_operation &op, const redisReply &reply)
+{
+    bool permission = lacks_permission(reply);
+    admin_answer what;
+
+    what.result = admin_result::refused;
+    what.refusal = {
+        .server = view(op.link->name()),
+        .command = op.script,
+        .reply = reply_of(reply),
+        .page = permission ? "docs/redis.md#permissions-of-the-user"
+                           : "docs/redis.md",
+        .had_no_effect = permission || means_not_executed(error_code(reply)),
+    };
+    answer_admin(op, what);
+}
+
+
 /*
- * Key, head and the first bytes of the response, PTTL, length, and the time of
- * Redis in seconds.
+ * Key, head and the first bytes of the response, PTTL, length.  Now is the
+ * time of Redis.
  */
 bool
-read_admin_record(const redisReply &reply, admin_record &out)
+read_admin_record(const redisReply &reply, std::uint64_t now,
+                  admin_record &out)
 {
-    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 5
+    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 4
         || reply.element[0]->type != REDIS_REPLY_STRING
         || reply.element[1]->type != REDIS_REPLY_STRING
         || reply.element[2]->type != REDIS_REPLY_INTEGER
-        || reply.element[3]->type != REDIS_REPLY_INTEGER
-        || reply.element[4]->type != REDIS_REPLY_INTEGER)
+        || reply.element[3]->type != REDIS_REPLY_INTEGER)
     {
         return false;
     }
@@ -264,7 +303,7 @@ read_admin_record(const redisReply &reply, admin_record &out)
 
     out.state = record->state;
     out.attempt = record->attempt;
-    out.age = age_of(*record, left, reply.element[4]->integer);
+    out.age = age_of(*record, left, now);
     out.remaining = record->expiry == redis_never ? forever : left;
     out.response_size = static_cast<std::uint64_t>(reply.element[3]->integer)
                         - redis_record_head;
@@ -317,11 +356,14 @@ looked_up(admin_operation &op, const redisReply &reply)
     if (reply.type == REDIS_REPLY_INTEGER) {
         answer_admin(op, {admin_result::not_found, {}, 0});
 
-    } else if (read_admin_record(reply, record)) {
+    } else if (read_admin_record(reply, op.link->server_time(), record)) {
         answer_admin(op, {admin_result::done, {&record, 1}, 0});
 
+    } else if (reply.type == REDIS_REPLY_ARRAY) {
+        answer_admin(op, {admin_result::unreadable, {}, 0});
+
     } else {
-        answer_admin(op, {});
+        answer_refused(op, reply);
     }
 }
 
@@ -336,24 +378,36 @@ settled(admin_operation &op, const redisReply &reply)
     if (known) {
         answer_admin(op, {static_cast<admin_result>(reply.integer), {}, 0});
 
-    } else if (is_error(reply, "OOM")) {
+    } else if (has_code(reply, "OOM")) {
         answer_admin(op, {admin_result::no_room, {}, 0});
 
     } else {
-        answer_admin(op, {});
+        answer_refused(op, reply);
     }
+}
+
+
+void
+add_response(redis_output &out, const admin_operation &op)
+{
+    if (op.size == 0) {
+        out.add("");
+        return;
+    }
+
+    out.add_size(op.size);
+    out.add_part({op.response, op.size});
+    out.add_part({});
 }
 
 
 /* Of a pending record, since it was renewed; of another, since it ended. */
 std::uint64_t
-age_of(const redis_record &record, std::uint64_t left, long long seconds)
+age_of(const redis_record &record, std::uint64_t left, std::uint64_t now)
 {
     if (record.state == record_state::pending) {
         return record.expiry - std::min(left, record.expiry);
     }
-
-    auto now = static_cast<std::uint64_t>(seconds) * 1000;
 
     return now - std::min(now, record.mark);
 }
@@ -388,6 +442,27 @@ word_for(admin_act act)
     case admin_act::complete: return "complete";
     default: return "delete";
     }
+}
+
+
+/* Of a script's commands Redis 6 and 7 say it in other words. */
+bool
+lacks_permission(const redisReply &reply)
+{
+    std::string_view text = reply_of(reply);
+
+    return text.find("NOPERM") != text.npos
+           || text.find("ACL failure") != text.npos
+           || text.find("can't run this command") != text.npos;
+}
+
+
+std::string_view
+reply_of(const redisReply &reply)
+{
+    return reply.type == REDIS_REPLY_ERROR
+               ? text_of(reply).substr(0, longest_reply)
+               : "a reply that is none to this script";
 }
 
 }

@@ -15,6 +15,7 @@ struct admin_operation : command {
     redis_link *link;
     admin_waiter *waiter;
     void (*take)(admin_operation &, const redisReply &);
+    std::string_view script; /* its name for people */
 
     /* About one record. */
     record_id name;
@@ -26,7 +27,7 @@ struct admin_operation : command {
     admin_act act;
     token owner;
     std::uint64_t ttl;
-    std::uint8_t *response; /* its own copy, with room for a head */
+    std::uint8_t *response; /* its own copy */
     std::size_t size;
 
     /* Where a copy of the record that it changes may be, or null. */
@@ -52,6 +53,8 @@ struct number_text {
 
 
 void answer_admin(admin_operation &op, const admin_answer &what);
-bool read_admin_record(const redisReply &reply, admin_record &out);
+void answer_refused(admin_operation &op, const redisReply &reply);
+bool read_admin_record(const redisReply &reply, std::uint64_t now,
+                       admin_record &out);
 
 }

@@ -35,6 +35,7 @@ redis_store::list_unknown(std::uint64_t from, admin_waiter &waiter)
     }
 
     op->take = listed;
+    op->script = "list";
     op->master = index;
 
     redis_output &out = op->link->begin(*op, 6);
@@ -56,7 +57,7 @@ redis_store::listed(admin_operation &op, const redisReply &reply)
         || reply.element[0]->type != REDIS_REPLY_STRING
         || reply.element[1]->type != REDIS_REPLY_ARRAY)
     {
-        answer_admin(op, {});
+        answer_refused(op, reply);
         return;
     }
 
@@ -67,12 +68,13 @@ redis_store::listed(admin_operation &op, const redisReply &reply)
         ngx_alloc((most + 1) * sizeof(admin_record), ngx_cycle->log));
     std::size_t count = 0;
     std::uint64_t next = 0;
+    std::uint64_t now = op.link->server_time();
 
     std::from_chars(cursor.data(), cursor.data() + cursor.size(), next);
     next = op.store->list_goes_on(op.master, next);
 
     for (std::size_t i = 0; records != nullptr && i < most; i++) {
-        count += read_admin_record(*found.element[i], records[count]);
+        count += read_admin_record(*found.element[i], now, records[count]);
     }
 
     answer_admin(

@@ -26,11 +26,12 @@ void copy_field(const redisReply &info, std::string_view field,
 
 bool
 redis_greeting::send(ngx_connection_t *c, const link_settings &settings,
-                     const redis_route &route)
+                     const redis_route &route, bool lists)
 {
     count_ = 0;
     answered_ = 0;
     first_error_ = {};
+    list_refusal_ = {};
     policy_[0] = '\0';
     aof_[0] = '\0';
     identity_ = {};
@@ -53,6 +54,7 @@ redis_greeting::send(ngx_connection_t *c, const link_settings &settings,
            && add(c, step::replication, {"INFO", "replication"})
            && add(c, step::persistence, {"INFO", "persistence"})
            && (is_untried_ || try_out(c, settings, route))
+           && (!lists || add(c, step::list, {"SCAN", "0", "COUNT", "1"}))
            && try_durable(c, settings);
 }
 
@@ -215,6 +217,13 @@ redis_greeting::take_error(step what, const redisReply &reply)
 
     writes_refused_ = writes_refused_ || refuses_writes(code);
 
+    /* A server that is loading will list later. */
+    if (what == step::list) {
+        list_refusal_ = code == "NOPERM" || code == "ERR" ? error_text(reply)
+                                                          : error_text();
+        return nullptr;
+    }
+
     /* That SET does not know GET is no news of an older server. */
     if (first_error_.empty() && what != step::set_get) {
         first_error_ = error_text(reply);
@@ -228,6 +237,13 @@ const char *
 redis_greeting::first_error() const
 {
     return first_error_.empty() ? nullptr : first_error_.text();
+}
+
+
+const char *
+redis_greeting::list_refusal() const
+{
+    return list_refusal_.empty() ? nullptr : list_refusal_.text();
 }
 
 

@@ -29,7 +29,7 @@ class redis_greeting {
 public:
     /* False: it could not be sent. */
     bool send(ngx_connection_t *c, const link_settings &settings,
-              const redis_route &route);
+              const redis_route &route, bool lists);
 
     /* Null, or why the server cannot be used. */
     const char *take(const redisReply &reply);
@@ -70,6 +70,9 @@ public:
     /* The server's maxmemory-policy; empty: not known. */
     std::string_view eviction_policy() const { return policy_.data(); }
 
+    /* Why it cannot list its keys for administrators; null: it can. */
+    const char *list_refusal() const;
+
     /* It is known to have no append-only file. */
     bool has_no_aof() const { return aof_[0] == '0'; }
 
@@ -87,6 +90,7 @@ private:
         scripts,     /* may this user run the scripts? */
         set_get,     /* is SET with NX and GET as it should be? */
         scripts_end, /* did it leave the key as it was? */
+        list,        /* may this user SCAN? */
         durable,     /* can it be asked what is durable? */
     };
 
@@ -98,12 +102,13 @@ private:
     bool try_durable(ngx_connection_t *c, const link_settings &settings);
     const char *take_error(step what, const redisReply &reply);
 
-    std::array<step, 13> steps_ = {};
+    std::array<step, 14> steps_ = {};
     unsigned count_ = 0;
     unsigned answered_ = 0;
 
     error_text first_error_;
     error_text refusal_;
+    error_text list_refusal_;
     std::array<char, 32> policy_ = {};
     std::array<char, 2> aof_ = {};
     server_identity identity_;

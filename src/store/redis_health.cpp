@@ -199,6 +199,23 @@ server_health::evicts(const ngx_str_t &server, std::string_view policy)
 
 
 void
+server_health::lists_nothing(const ngx_str_t &server, const char *why)
+{
+    if (said_lists_nothing_ || ngx_worker != 0) {
+        return;
+    }
+
+    said_lists_nothing_ = true;
+
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                  "idempotency: Redis at \"%V\" does not let SCAN list "
+                  "unknown outcomes for \"idempotency_admin\", %s; other acts "
+                  "work, see docs/redis.md#permissions-of-the-user",
+                  &server, why);
+}
+
+
+void
 server_health::claim_not_confirmed(const ngx_str_t &server)
 {
     if (!not_confirmed_said_.now()) {

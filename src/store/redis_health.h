@@ -34,6 +34,7 @@ public:
     void wrong_type(const ngx_str_t &server);
     void unreadable_record(const ngx_str_t &server);
     void evicts(const ngx_str_t &server, std::string_view policy);
+    void lists_nothing(const ngx_str_t &server, const char *why);
 
     void claim_failed() { claims_failed_++; }
 
@@ -98,6 +99,7 @@ private:
     ngx_uint_t outcomes_lost_ = 0;
 
     bool said_evicts_ = false;
+    bool said_lists_nothing_ = false;
     once_a_minute wrong_types_;
     once_a_minute unreadable_records_;
     once_a_minute claims_not_returned_;

@@ -245,7 +245,8 @@ redis_link::greet()
 {
     state_ = state::greeting;
 
-    if (!greeting_.send(connection_, settings_, route_)) {
+    if (!greeting_.send(connection_, settings_, route_,
+                        owner_.lists_records())) {
         fail("the connection broke during login", 0, true);
         return;
     }
@@ -264,6 +265,10 @@ redis_link::opened()
 
     if (!policy.empty() && policy != "noeviction") {
         owner_.server_evicts(*this, policy);
+    }
+
+    if (const char *why = greeting_.list_refusal(); why != nullptr) {
+        owner_.server_lists_nothing(*this, why);
     }
 
     bool lost = may_have_lost_memory();

@@ -42,6 +42,10 @@ public:
     /* The server may remove keys that have not expired. */
     virtual void server_evicts(redis_link &, std::string_view) {}
 
+    /* Whether administrators list its records; and the server does not. */
+    virtual bool lists_records() const { return false; }
+    virtual void server_lists_nothing(redis_link &, const char *) {}
+
 protected:
     ~link_owner() = default;
 };

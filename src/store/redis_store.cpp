@@ -237,6 +237,13 @@ redis_store::server_evicts(redis_link &link, std::string_view policy)
 }
 
 
+void
+redis_store::server_lists_nothing(redis_link &link, const char *why)
+{
+    health_.lists_nothing(link.name(), why);
+}
+
+
 /* As long as it can, the old master would go on. */
 void
 redis_store::masters_named()

@@ -65,6 +65,8 @@ public:
     void link_overloaded(redis_link &link) override;
     void link_recovered(redis_link &link) override;
     void server_evicts(redis_link &link, std::string_view policy) override;
+    bool lists_records() const override { return is_administered; }
+    void server_lists_nothing(redis_link &link, const char *why) override;
 
     void masters_named() override;
 

@@ -143,6 +143,9 @@ public:
     /* Where its numbers are kept; set before it starts. */
     counters *counts = nullptr;
 
+    /* Some location has idempotency_admin; set before it starts. */
+    bool is_administered = false;
+
     virtual void claim_record(const claim &what, claim_waiter &waiter) = 0;
     virtual void complete(const ownership &whose, const completion &how,
                           settle_waiter *waiter) = 0;

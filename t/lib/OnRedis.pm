@@ -22,7 +22,7 @@ use RedisServer;
 use Store ();
 
 our @EXPORT = qw(on_redis_nginx two_nginx proxied_redis redis_conf keys_of status_of is_back
-    $REFUSED $GONE $BACK);
+    documented_acl $REFUSED $GONE $BACK);
 
 our $REFUSED = '503 store_unavailable';
 
@@ -93,6 +93,14 @@ sub keys_of ($redis, $db = 0) {
 }
 
 sub status_of ($response) { return header($response, 'X-Status') // 'none' }
+
+# The permissions of a user as docs/redis.md prints them: the words that follow
+# its name in ACL SETUSER, with this password.
+sub documented_acl ($password = 'password') {
+    my ($words) = Nginx::slurp('docs/redis.md') =~ /^    ACL SETUSER idem (on >password .*)$/m
+        or die "no ACL SETUSER in docs/redis.md\n";
+    return map { s/^>password$/>$password/r } split ' ', $words;
+}
 
 # Whether the store answers again, by itself and soon. Every key asked with is
 # another one.
