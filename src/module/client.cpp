@@ -362,6 +362,7 @@ end_run(ngx_event_t *event)
         (*r->upstream->cleanup)(r);
     }
 
+    end_run_with_response(r);
     ngx_http_finalize_request(r, NGX_HTTP_CLIENT_CLOSED_REQUEST);
     ngx_http_run_posted_requests(c);
 }

@@ -6,6 +6,7 @@ namespace idempotency {
 
 namespace {
 
+void end_run(void *data);
 void end_context(void *data);
 void forget_operations(context &ctx);
 
@@ -17,8 +18,9 @@ make_context(ngx_http_request_t *r, const location_conf *conf)
 {
     ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(r->pool,
                                                        sizeof(context));
+    ngx_http_cleanup_t *end = ngx_http_cleanup_add(r, 0);
 
-    if (cleanup == nullptr) {
+    if (cleanup == nullptr || end == nullptr) {
         return nullptr;
     }
 
@@ -27,6 +29,8 @@ make_context(ngx_http_request_t *r, const location_conf *conf)
     ctx->request = r;
     ctx->conf = conf;
     cleanup->handler = end_context;
+    end->handler = end_run;
+    end->data = r;
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
     return ctx;
@@ -137,6 +141,14 @@ set_expires(context &ctx, std::uint64_t remaining)
 
 namespace {
 
+/* nginx closes the request, and logs it after this. */
+void
+end_run(void *data)
+{
+    end_run_with_response(static_cast<ngx_http_request_t *>(data));
+}
+
+
 /* The address of this function tells our cleanup from those of others. */
 void
 end_context(void *data)
@@ -145,11 +157,6 @@ end_context(void *data)
 
     ctx->body.turn.stop();
     stop_abort_timer(*ctx);
-
-    if (ctx->at == stage::running) {
-        abandon_run(*ctx);
-    }
-
     forget_operations(*ctx);
     leave(*ctx);
 

@@ -34,8 +34,9 @@ enum class status : std::uint8_t {
 /*
  * A request's life in this module.  The gate makes it for a request that
  * carries a key.  It is found again after internal redirects through its pool
- * cleanup, which is also its end: a run that has no outcome by then gets one
- * from what is known.  Settings, key and names are taken once, at the gate.
+ * cleanup, which is also its end: a run that has no outcome when nginx closes
+ * the request gets one from what is known.  Settings, key and names are taken
+ * once, at the gate.
  */
 struct context {
     ngx_http_request_t *request;
@@ -50,7 +51,6 @@ struct context {
     ngx_str_t path; /* undecoded, without arguments */
     ngx_str_t arguments;
     ngx_str_t uri; /* as it was at the gate */
-    ngx_str_t request_line;
     admission admitted;
     bool named; /* claim.own.name is set */
     bool grpc;

@@ -63,6 +63,7 @@ abandon_run(context &ctx)
 
     move_to(ctx, stage::settling);
     decide_outcome(ctx, evidence_without_response(ctx));
+    ctx.ending.at = step::storing;
 
     const outcome &how = ctx.ending.how;
     const ownership &own = ctx.claim.own;
@@ -78,7 +79,23 @@ abandon_run(context &ctx)
             own, {record_state::not_kept, how.ttl, {}, {}, how.ttl}, nullptr);
     }
 
+    /* What is held is not sent any more. */
+    if (is_held_back(ctx.capture)) {
+        ctx.capture.how = capture_state::mode::none;
+    }
+
     end(ctx, settle_result::done);
+}
+
+
+void
+end_run_with_response(ngx_http_request_t *r)
+{
+    context *ctx = find_context(r);
+
+    if (ctx != nullptr && ctx->at == stage::running) {
+        abandon_run(*ctx);
+    }
 }
 
 

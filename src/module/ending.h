@@ -38,8 +38,14 @@ struct ending_state {
  */
 void settle(context &ctx, bool whole, void (*then)(context &ctx));
 
-/* The request dies without an outcome: what is known decides. */
+/* No more of a response will come: what is known decides. */
 void abandon_run(context &ctx);
+
+/*
+ * nginx has done with the response, whole or not.  What it does now with the
+ * request (post_action, logging) is no part of the run.
+ */
+void end_run_with_response(ngx_http_request_t *r);
 
 /*
  * Answers the client of a superseded run, from a filter: with what everybody

@@ -11,6 +11,7 @@ namespace {
 std::span<ngx_http_upstream_state_t> exchanges(const context &ctx);
 std::span<ngx_http_upstream_state_t> exchanges(const context &ctx,
                                                ngx_http_request_t *r);
+bool nothing_follows(const context &ctx, ngx_int_t rc);
 unsigned answered_status(ngx_http_request_t *r,
                          const ngx_http_upstream_state_t &s);
 ngx_uint_t own_status(const context &ctx);
@@ -77,6 +78,10 @@ note_end_of_exchange(context &ctx, ngx_int_t rc)
 
     ctx.run.evidence.answered = rc == NGX_OK && has_end(u)
                                 && !has_no_framing(u);
+
+    if (ctx.at == stage::running && nothing_follows(ctx, rc)) {
+        abandon_run(ctx);
+    }
 }
 
 
@@ -255,6 +260,34 @@ exchanges(const context &ctx, ngx_http_request_t *r)
     ngx_uint_t first = r == r->main ? ctx.run.evidence.first_exchange : 0;
 
     return all.subspan(ngx_min(first, all.size()));
+}
+
+
+/*
+ * As ngx_http_upstream_finalize_request() goes on from here: a whole response
+ * gets its last buffer and a broken one a flush, unless an output filter has
+ * failed.  Of these two, what is passed on waits for the first alone.  Before
+ * the header an error becomes a page.
+ */
+bool
+nothing_follows(const context &ctx, ngx_int_t rc)
+{
+    const ngx_http_upstream_t *u = ctx.request->upstream;
+    bool ended = rc == NGX_ERROR || rc == NGX_DONE
+                 || rc == NGX_HTTP_REQUEST_TIME_OUT
+                 || rc == NGX_HTTP_CLIENT_CLOSED_REQUEST;
+
+    if (ended || rc == NGX_DECLINED) {
+        return ended;
+    }
+
+    if (!u->header_sent) {
+        return ctx.request->connection->error;
+    }
+
+    bool failed = u->pipe != nullptr && u->pipe->downstream_error;
+
+    return failed || (rc != NGX_OK && !is_held_back(ctx.capture));
 }
 
 

@@ -25,7 +25,10 @@ struct evidence_state {
 
 evidence collect_evidence(context &ctx, bool complete);
 
-/* The run's exchange is over, as nginx says by this code. */
+/*
+ * The run's exchange is over, as nginx says by this code.  If it will send
+ * neither the rest of the response nor an error page, so is the run.
+ */
 void note_end_of_exchange(context &ctx, ngx_int_t rc);
 
 /* The same of a request that dies before it has sent the response. */

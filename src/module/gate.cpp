@@ -35,6 +35,18 @@ void warn_of_empty_scope(ngx_log_t *log);
 }
 
 
+/* The first handler that nginx calls for post_action. */
+ngx_int_t
+end_before_post_action(ngx_http_request_t *r)
+{
+    if (r->post_action) {
+        end_run_with_response(r);
+    }
+
+    return NGX_DECLINED;
+}
+
+
 /*
  * Runs last in the phase before the content: all of access control has let
  * the request pass.  A location without a content handler of its own is not
@@ -237,7 +249,6 @@ enter(ngx_http_request_t *r, const location_conf *conf)
 
     ctx->method = r->method_name;
     ctx->uri = r->uri;
-    ctx->request_line = r->request_line;
     ctx->admitted = admitted_by(r);
     ctx->grpc = r->headers_in.content_type != nullptr
                 && is_grpc_type(view(r->headers_in.content_type->value));

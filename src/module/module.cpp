@@ -16,12 +16,12 @@ namespace idempotency {
 namespace {
 
 ngx_array_t *
-precontent_handlers(ngx_conf_t *cf)
+handlers_of(ngx_conf_t *cf, ngx_http_phases phase)
 {
     auto *core = static_cast<ngx_http_core_main_conf_t *>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
 
-    return &core->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
+    return &core->phases[phase].handlers;
 }
 
 
@@ -32,7 +32,7 @@ precontent_handlers(ngx_conf_t *cf)
 ngx_http_handler_pt
 mirror_handler(ngx_conf_t *cf)
 {
-    ngx_array_t *handlers = precontent_handlers(cf);
+    ngx_array_t *handlers = handlers_of(cf, NGX_HTTP_PRECONTENT_PHASE);
     ngx_uint_t before = handlers->nelts;
     ngx_module_t *m = find_http_module(cf->cycle, "ngx_http_mirror_module");
 
@@ -65,7 +65,7 @@ ngx_int_t
 add_gate(ngx_conf_t *cf)
 {
     ngx_http_handler_pt mirror = mirror_handler(cf);
-    ngx_array_t *handlers = precontent_handlers(cf);
+    ngx_array_t *handlers = handlers_of(cf, NGX_HTTP_PRECONTENT_PHASE);
 
     if (ngx_array_push(handlers) == nullptr) {
         return NGX_ERROR;
@@ -82,6 +82,24 @@ add_gate(ngx_conf_t *cf)
 }
 
 
+/* A post_action with a name begins in the second of these phases. */
+ngx_int_t
+add_post_action_handler(ngx_conf_t *cf)
+{
+    for (ngx_http_phases phase :
+         {NGX_HTTP_SERVER_REWRITE_PHASE, NGX_HTTP_REWRITE_PHASE})
+    {
+        if (!append(handlers_of(cf, phase),
+                    ngx_http_handler_pt{end_before_post_action}))
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
 ngx_int_t
 add_to_nginx(ngx_conf_t *cf)
 {
@@ -92,7 +110,8 @@ add_to_nginx(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    if (add_gate(cf) != NGX_OK || guard_upstreams(cf, main) != NGX_OK
+    if (add_gate(cf) != NGX_OK || add_post_action_handler(cf) != NGX_OK
+        || guard_upstreams(cf, main) != NGX_OK
         || keep_server_names(cf) != NGX_OK
         || add_counter_memory(cf, &main->zones, &main->counts) != NGX_OK
         || add_known_bodies(cf, main) != NGX_OK)

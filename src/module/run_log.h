@@ -10,8 +10,7 @@ struct context;
 /*
  * The log for a line about the end of a run.  nginx adds to a line what it
  * does at the time, such as "while sending to client", which is not why a run
- * ended.  And when the request itself ends, nginx does not add the request any
- * more.  For the lifetime of this object it is the other way round.
+ * ended.  For the lifetime of this object it does not.
  */
 class run_log {
 public:
@@ -24,11 +23,8 @@ public:
     ngx_log_t *get() const { return log_; }
 
 private:
-    ngx_http_request_t *request_;
     ngx_log_t *log_;
-    ngx_http_log_ctx_t *shown_;
     char *action_;
-    bool ended_; /* nginx has forgotten the request */
 };
 
 }
