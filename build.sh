@@ -84,6 +84,10 @@ usage: ./build.sh command
   chaos --without NAME     the same with one protection patched out of a copy
                            of the source, which has to fail.  NAME is one of
                            $(protections)
+  chaos --mutants [NAME...]
+                           does that for each of them, on the stores where it
+                           matters, until a violation is found or 5 minutes
+                           have passed; prints a table
   soak [minutes]           steady load, fails when memory grows
   fuzz [seconds]           fuzz with every program of t/fuzz, each for 60
                            seconds or as many as said

@@ -1,7 +1,8 @@
 #!/usr/bin/env perl
 
 # The patches of ./build.sh chaos --without apply to the source as it is, so
-# that a change to the source cannot leave them behind unseen.
+# that a change to the source cannot leave them behind unseen, and say where
+# ./build.sh chaos --mutants is to run them.
 
 use v5.36;
 
@@ -23,6 +24,10 @@ for my $file (@patches) {
     my $copy = File::Temp->newdir;
 
     like($patch, qr/\ATakes away /, "$name: says what it takes away");
+    my ($head) = $patch =~ /\A(.*?)^--- /ms;
+    my @runs = ($head // '') =~ /^# chaos: (.*)$/mg;
+    my @wrong = grep { !/^--store (?:memory|file|redis|sentinel|cluster)(?: --[a-z-]+(?: [\w:,]+)?)*$/ } @runs;
+    ok(@runs && !@wrong, "$name: says in which runs it matters") or diag(@wrong);
     ok(@changed && !(grep { !m{^src/} } @changed), "$name: changes src/ only");
 
     # As build_without in util/chaos.sh does.

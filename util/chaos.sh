@@ -4,6 +4,12 @@
 # One patch for each protection that can be taken away.
 WITHOUT=t/chaos/without
 
+# Each has to be missed within so many seconds.
+MUTANT_LIMIT=${MUTANT_LIMIT:-300}
+
+# As chaos.pl tells it.
+FIRST_VIOLATION='the first after ([0-9.]+) s by rule ([0-9])'
+
 
 # The names of the patches, for usage.
 protections()
@@ -18,17 +24,22 @@ protections()
 }
 
 
-# What the harness needs to know.  --without NAME takes a protection away, so
-# that it can be seen to find what that protects from.
+# chaos [options]: one run.  --without NAME takes a protection away, so that the
+# harness can be seen to find what that protects from.
 chaos()
 {
-    local dir=$BUILD without="" arguments=() redis=${TEST_REDIS_BINARY:-}
+    local built=$BUILD/$MODULE.so without="" arguments=()
+
+    if [[ ${1:-} == --mutants ]]; then
+        shift
+        mutants "$@"
+        return
+    fi
 
     while (( $# )); do
         if [[ $1 == --without ]]; then
             without=${2:-}
-            [[ -f $WITHOUT/$without.patch ]] \
-                || die "chaos --without takes one of: $(protections)"
+            check_protection "$without"
             shift
         else
             arguments+=("$1")
@@ -40,28 +51,116 @@ chaos()
     deps chaos
 
     if [[ $without ]]; then
-        dir=$BUILD/without-$without
-        locked build_without "$without" "$dir"
+        built=$BUILD/without/$without.so
+        locked build_without "$without" "$built"
     else
         locked build
     fi
 
+    run_chaos "$built" "${arguments[@]}"
+}
+
+
+# run_chaos FILE options...
+run_chaos()
+{
+    local built=$1 redis=${TEST_REDIS_BINARY:-}
+    shift
+
     # WAITAOF is younger than Debian 12's Redis.
-    if [[ -z $redis && ${arguments[*]} == *"--durability disk"* ]]; then
+    if [[ -z $redis && $* == *"--durability disk"* ]]; then
         get_valkey
         redis=$VALKEY
     fi
 
-    TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$dir/$MODULE.so \
+    TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$built \
         ${redis:+env TEST_REDIS_BINARY="$redis"} \
-        perl t/chaos/chaos.pl "${arguments[@]}"
+        perl t/chaos/chaos.pl "$@"
 }
 
 
-# build_without NAME FOLDER: the module from a patched copy, both in FOLDER.
+check_protection()
+{
+    [[ $1 && -f $WITHOUT/$1.patch ]] \
+        || die "no such protection: \"$1\"; there are: $(protections)"
+}
+
+
+# mutants [NAME...]: takes each protection away in turn and runs chaos where
+# the patch says that it matters, until it finds a violation.
+mutants()
+{
+    local name names=("$@") options table green=0
+
+    (( $# )) || read -ra names <<< "$(protections)"
+
+    for name in "${names[@]}"; do
+        check_protection "$name"
+    done
+
+    prepare_nginx
+    deps chaos
+    table=$BUILD/without/table.md
+    mkdir -p "$BUILD/without"
+    printf '| %s | %s | %s |\n' 'protection removed' 'store' \
+        'first violation after' '---' '---' '---' > "$table"
+
+    for name in "${names[@]}"; do
+        locked build_without "$name" "$BUILD/without/$name.so"
+
+        while read -r options; do
+            mutant "$name" "$options" >> "$table" || green=1
+            tail -n 1 "$table" >&2
+        done < <(chaos_lines "$name")
+    done
+
+    cat "$table"
+    return "$green"
+}
+
+
+# What the lines "# chaos:" of a patch say, before its first change.
+chaos_lines()
+{
+    sed -n -e '/^--- /q' -e 's/^# chaos: *//p' "$WITHOUT/$1.patch"
+}
+
+
+# mutant NAME OPTIONS: a row of the table.  Fails if no run found a violation.
+mutant()
+{
+    local name=$1 options=$2 log seed run=0 words
+    local end=$(( SECONDS + MUTANT_LIMIT ))
+    log=$BUILD/without/$name.log
+
+    read -ra words <<< "$options"
+
+    while (( SECONDS < end )); do
+        run=$(( run + 1 ))
+        seed=$RANDOM$RANDOM
+        echo "without $name: $options --seed $seed" >&2
+
+        if ! run_chaos "$BUILD/without/$name.so" "${words[@]}" --until-red \
+            --seed "$seed" > "$log" 2>&1 \
+            && [[ $(tail -n 5 "$log") =~ $FIRST_VIOLATION ]]
+        then
+            printf '| %s | %s | %s s (rule %s), run %s, seed %s |\n' "$name" \
+                "$options" "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "$run" \
+                "$seed"
+            return
+        fi
+    done
+
+    printf '| %s | %s | **none** in %s runs |\n' "$name" "$options" "$run"
+    return 1
+}
+
+
+# build_without NAME FILE: the module from a patched copy of the source.  All
+# share one folder, so that little is compiled again.
 build_without()
 {
-    local name=$1 dir=$2
+    local name=$1 built=$2 dir=$BUILD/without/build
 
     rm -rf "$dir/new"
     mkdir -p "$dir/new"
@@ -77,6 +176,7 @@ build_without()
     rmdir "$dir/new"
 
     build_module "$dir" "$dir"
+    cp --remove-destination "$dir/$MODULE.so" "$built"
 }
 
 

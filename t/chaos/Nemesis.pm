@@ -33,7 +33,7 @@ my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop wor
 
 # ---- the plan -------------------------------------------------------------
 
-# world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush
+# world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush, progress
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { loss => 'seconds', %opt, say => append_to($world->path('events')), later => [], done => {} },
@@ -74,6 +74,7 @@ sub plan ($seed, $seconds, $instances, $store, $hosts_live = 0) {
 sub strike ($self, $began) {
     $self->{began} = $began;
     for my $fault (@{ $self->{plan} }) {
+        return if $self->{progress} && $self->{progress}->is_over;
         $self->do_until($began + $fault->{at});
         my $method = $self->can($fault->{kind});
         my $instance = $self->{world}->site->{instances}[$fault->{instance}];

@@ -5,7 +5,9 @@
 #
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
 #            [--durability replicas:2] [--hosts-live [--cut-off]] [--loss seconds|all|flush]
-#            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND]
+#            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND] [--until-red]
+#
+# --until-red: the run ends soon after the first violation.
 #
 # The faults follow from the seed; what they meet does not, as processes are
 # free to be fast or slow. Ends with 0 (PASS) if all rules of Checker.pm held, with
@@ -17,7 +19,6 @@ use v5.36;
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
 use Getopt::Long qw(GetOptions);
-use List::Util qw(min);
 
 use lib dirname(abs_path(__FILE__)), dirname(abs_path(__FILE__)) . '/../lib';
 use Checker;
@@ -26,6 +27,7 @@ use Idle;
 use Lines;
 use Nemesis;
 use Network;
+use Progress;
 use Site;
 use Workload;
 use World;
@@ -40,7 +42,7 @@ my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate
     durability => undef, loss => 'seconds');
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
-    'durability=s', 'hosts-live', 'cut-off', 'loss=s')
+    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
     && $opt{loss} =~ /^(?:seconds|all|flush)$/
     or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]\n";
@@ -91,14 +93,22 @@ sub play ($world) {
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
         until => $began + $opt{seconds}, rate => $opt{rate});
+    $nemesis->{progress} = Progress->new(world => $world, nemesis => $nemesis,
+        seconds => $opt{seconds}, until_red => $opt{'until-red'}, $opt{'until-red'} ? (every => 5) : (),
+        check => sub { make_checker($world) });
     $nemesis->strike($began);
+    my $is_red = $nemesis->{progress}->is_over;
     $nemesis->end;
+    if ($is_red) { $world->end_process($_) for @clients }
     my $in_time = $world->wait_for(20, @clients);
     $nemesis->wait_for_fillers;
     ask_last($world);
-    my @idle = Idle::after($world, $nemesis, $before);
-    push @idle, { who => 'clients', what => 'end in time', is => $in_time ? 1 : 0, want => 1 };
-    return make_checker($world, $nemesis, @idle);
+    my @idle = $is_red ? () : (Idle::after($world, $nemesis, $before),
+        { who => 'clients', what => 'end in time', is => $in_time ? 1 : 0, want => 1 });
+    my $checker = make_checker($world, idle => \@idle, handed_on => handed_on($world),
+        logs => [map { split /\n/, Nginx::slurp($_) } $world->site->logs]);
+    @$checker{qw(faults began failovers)} = ({ $nemesis->faults }, @$nemesis{qw(began failovers)});
+    return $checker;
 }
 
 # Each key once more, until it is clear what became of it.
@@ -129,16 +139,14 @@ sub keys_used ($world) {
     return map { { name => $_, route => $last{$_}{route} } } @names;
 }
 
-sub make_checker ($world, $nemesis, @idle) {
-    my $checker = Checker->new(
+# Of what is written down by now.
+sub make_checker ($world, %more) {
+    return Checker->new(
         routes => \%ROUTES, store => $world->{shared} // $opt{store}, lease => $LEASE,
         read_timeout => $READ_TIMEOUT, reassert => $REASSERT,
         fence => $opt{durability} eq 'none' ? $World::FENCE : undef, ledger => [$world->ledger],
         answers => [$world->histories], links => [$world->links],
-        events => [read_lines($world->path('events'))], idle => \@idle,
-        handed_on => handed_on($world), logs => [map { split /\n/, Nginx::slurp($_) } $world->site->logs]);
-    @$checker{qw(faults began failovers)} = ({ $nemesis->faults }, @$nemesis{qw(began failovers)});
-    return $checker;
+        events => [read_lines($world->path('events'))], %more);
 }
 
 # The keys of which nginx says that it has sent something to an application.
@@ -186,8 +194,8 @@ sub tell_forgiven (@rules) {
 }
 
 sub first_of ($checker, @violations) {
-    my $first = min(grep {defined} map { $_->{at} } @violations) // return '';
-    return sprintf ', the first after %.1f s', $first - $checker->{began};
+    my ($first) = sort { $a->{at} <=> $b->{at} } Progress::timed(@violations) or return '';
+    return sprintf ', the first after %.1f s by rule %d', $first->{at} - $checker->{began}, $first->{rule};
 }
 
 sub tell_counts ($title, $count) {
