@@ -224,6 +224,26 @@ passes('executed again, as its worker had left before the store was there' => su
     happened('reloaded', 10.2, instance => 0);
 }, store => 'redis');
 
+# An administrator has said that nothing was executed.
+sub settled ($id, $t) {
+    push @{ $history{ledger} }, { what => 'answer', id => $id, key => 'k', t => $t, status => 0, sha => '' },
+        { what => 'settled', id => $id, key => 'k', t => $t };
+}
+
+passes('a run that was not executed, as an administrator said, and another' => sub {
+    run('A1', 10, does => 'unread', answer => undef);
+    settled('A1', 13);
+    run('A2', 14);
+    probe('A2');
+});
+
+finds(1, 'another run before the administrator said so' => sub {
+    run('A1', 10, does => 'unread', answer => undef);
+    run('A2', 12);
+    settled('A1', 13);
+    probe('A2');
+});
+
 # ---- rule 1, where Redis has lost records ---------------------------------
 
 # Redis is killed at 20 and answers again at 21, without what was written since

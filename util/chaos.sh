@@ -74,8 +74,18 @@ run_chaos()
     fi
 
     TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$built \
+        TEST_NGINX_LUA_MODULES=$(lua_modules) \
         ${redis:+env TEST_REDIS_BINARY="$redis"} \
         perl t/chaos/chaos.pl "$@"
+}
+
+
+# Debian's modules go with no other nginx.
+lua_modules()
+{
+    if [[ $NGINX_BINARY == "$DEBIAN_NGINX" ]]; then
+        echo /usr/lib/nginx/modules/{ndk_http,ngx_http_lua}_module.so
+    fi
 }
 
 

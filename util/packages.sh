@@ -28,8 +28,9 @@ declare -A PACKAGES=(
         memcached openssl perl redis-tools util-linux"
     [profile]="linux-perf"
     [zone-dump]="g++"
-    [chaos]="faketime iproute2 libredis-perl patch perl procps redis-tools
-        util-linux"
+    [chaos]="e2fsprogs faketime iproute2 libnginx-mod-http-lua
+        libnginx-mod-http-ndk libredis-perl mount openssl patch perl procps
+        redis-tools util-linux"
     [model]="gcc libc6-dev spin"
     [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"
     # One clang-format for all: each formats a little differently.

@@ -86,7 +86,8 @@ sub ask ($self, $key, %how) {
         body => sha1_hex($body), phase => $how{phase} // 'load', t => now(),
     );
     my @request = ('POST', "/$key->{route}", body => $body, timeout => $PATIENCE,
-        headers => ['idempotency-key' => $key->{name}, 'x-do' => $how{wish}]);
+        headers => ['idempotency-key' => $key->{name}, 'x-do' => $how{wish},
+            type_of($key) ? ('content-type' => type_of($key)) : ()]);
 
     my $said = eval {
         $how{proto} eq 'h2' ? ask_h2($port, $how{leave}, @request)

@@ -147,8 +147,8 @@ sub collect_answers ($self) {
 
 # ---- a run and its owner --------------------------------------------------
 
-# The application itself has said that nothing happened.
-sub is_refused ($run) { return $run->{does} =~ /^(?:refuses|releases)$/ && $run->{answer} }
+# The application itself has said that nothing happened, or an administrator.
+sub is_refused ($run) { return $run->{settled} || $run->{does} =~ /^(?:refuses|releases)$/ && $run->{answer} }
 
 sub ended_by_itself ($run) {
     my $end = $run->{end} // $run->{answer} // $run;

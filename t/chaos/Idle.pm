@@ -81,7 +81,7 @@ sub counted_connections ($who, $instance) {
 
 sub files ($who, $instance, $world, $before) {
     # Connections to servers and Sentinels come and go.
-    my $want = $before->{files} + ($world->{redis_port} ? 1 : $world->{sentinels} || $world->{cluster} ? 5 : 0);
+    my $want = $before->{files} + ($world->{redis_port} ? 2 : $world->{sentinels} || $world->{cluster} ? 5 : 0);
     return map {
         my $pid = $_;
         my $is;
@@ -111,9 +111,10 @@ sub sockets {
     return @sockets;
 }
 
-# Each worker has one connection to the store; the one that asks is one more.
+# Each worker has one connection to the store, those of one nginx have two; the
+# one that asks is one more.
 sub redis_clients ($world) {
-    my $want = $world->{instances} * $Site::WORKERS;
+    my $want = ($world->{instances} + 1) * $Site::WORKERS;
     return { who => 'redis', what => 'clients', want => $want, most => 1,
         is => settled($want, sub {
             my @clients = ask_redis($world, 'CLIENT LIST') =~ /^id=/mg;

@@ -23,6 +23,10 @@ my $LONGEST_LEAVE = 60;
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
 my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade upgrade clock);
+my @WITH_DISK = qw(disk_freeze);
+
+# Only if they are asked for, see Workload.
+my %IF_ASKED = (file => { other_path => ['other_path'], disk_error => [qw(disk_error disk_error boot)] });
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
     redis_forgets_at_reload redis_forgets_at_start);
@@ -33,13 +37,15 @@ my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop wor
 
 # ---- the plan -------------------------------------------------------------
 
-# world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush, progress
+# world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush,
+# progress, also => [names]
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { loss => 'seconds', %opt, say => append_to($world->path('events')), later => [], done => {} },
         $class;
     $self->{plan} = [plan($world->{seed}, $opt{seconds}, $world->{instances},
-        $world->{store}, $opt{hosts_live})];
+        $world->{store}, $opt{hosts_live},
+        $world->{disk} ? @WITH_DISK : (), map { @{ $IF_ASKED{ $world->{store} }{$_} // [] } } @{ $opt{also} // [] })];
     if ($world->{sentinels}) {
         require Failovers;
         $self->{failovers} = Failovers->new(nemesis => $self,
@@ -49,12 +55,12 @@ sub new ($class, %opt) {
 }
 
 # All kinds come before one comes again.
-sub plan ($seed, $seconds, $instances, $store, $hosts_live = 0) {
+sub plan ($seed, $seconds, $instances, $store, $hosts_live = 0, @more) {
     my %spared = $hosts_live ? map { $_ => 1 } @OF_DYING_HOSTS : ();
     srand(Workload::dice("$seed nemesis"));
     my @kinds = grep { !$spared{$_} } @ALWAYS, $store eq 'redis' ? @WITH_REDIS : (),
         $store eq 'file' ? @WITH_FILE : (),
-        $store eq 'cluster' ? @ClusterNemesis::KINDS : ();
+        $store eq 'cluster' ? @ClusterNemesis::KINDS : (), @more;
     # The rarest trouble first: an owner that comes back needs a successor.
     my @deck = grep { !$spared{$_} } qw(worker_stop worker_stop);
     my @plan;
@@ -204,6 +210,7 @@ sub boot ($self, $instance, $dice, $other, @) {
     $self->nginx_kill($instance, $dice) or return 0;
     my @jumps = (-86400 * 30, 3600, 86400 * 30, 86400 * 60);
     $site->set_clock($instance, $jumps[$other * @jumps]) if $site->has_clock($instance);
+    $self->{world}{disk}->remount if $self->{world}{disk} && $instance->{number} == $Site::WITH_DISK;
     return $site->feign_boot($instance);
 }
 
@@ -216,6 +223,50 @@ sub upgrade ($self, $instance, $dice, @) {
     $self->after($dice * 2, sub { $nginx->end_upgrade });
     return 1;
 }
+
+# The same module from another file, as a new build is loaded without a restart;
+# later a new binary.
+sub other_path ($self, $instance, $dice, $long, @) {
+    return 0 if !$instance->{up};
+    $self->write_down('reloaded', instance => $instance->{number});
+    $self->{world}->site->load_from_other_path($instance);
+    $self->after(0.5 + $long, sub { $self->upgrade($instance, $dice) });
+    return 1;
+}
+
+# ---- disk -----------------------------------------------------------------
+
+# Everybody who writes to the file stands still.
+sub disk_freeze ($self, $instance, $dice, @) {
+    my ($world, $seconds) = ($self->{world}, 0.2 + 2 * $dice);
+    $instance = $world->site->{instances}[$Site::WITH_DISK];
+    return 0 if !$instance->{up} || $self->{disk_busy}++;
+    my @workers = Site::workers_of($instance);
+    $self->write_down('stopped', pid => $_, instance => $instance->{number}) for @workers;
+    $self->store_away($seconds + 0.5, $instance);
+    $world->spawn(sub { $world->{disk}->freeze_for($seconds) });
+    $self->after($seconds + 0.5, sub {
+        $self->write_down('continued', pid => $_) for @workers;
+        $self->{disk_busy} = 0;
+    });
+    return 1;
+}
+
+# What is written is lost, and whoever waits for it is told so.
+sub disk_error ($self, $instance, $dice, @) {
+    my ($world, $seconds) = ($self->{world}, 0.3 + 3 * $dice);
+    $instance = $world->site->{instances}[$Site::WITH_DISK];
+    return 0 if !$world->{disk} || $self->{disk_busy}++;
+    $self->store_away($seconds + 1, $instance);
+    $world->{disk}->fail;
+    $self->after($seconds, sub {
+        $world->{disk}->mend;
+        $self->{disk_busy} = 0;
+    });
+    return 1;
+}
+
+# ---- back again -----------------------------------------------------------
 
 # A worker that stands still holds on to its ports, and one that is left to
 # its file.

@@ -6,6 +6,9 @@ package Site;
 
 use v5.36;
 
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use File::Copy qw(copy);
 use Time::HiRes qw(sleep);
 
 use Daemon ();
@@ -16,11 +19,15 @@ use Proxy;
 use Workload;
 
 our $WORKERS = 2;
+our $WITH_DISK = 1;     # which has "sync=always"
+my $HERE = dirname(abs_path(__FILE__));
 my $FAKETIME = '/usr/lib/*/faketime/libfaketime.so.1';
 
 # count, store, folder, apps => [ports], redis => port, or url => of servers that
 # are reached without a bad network, faketime => instance
-# with a clock that can be set, users => of the workers of each instance
+# with a clock that can be set, users => of the workers of each instance, seed,
+# redis_tls => port, other => of the application for copies, disk => of instance
+# $WITH_DISK, daemon => 1
 sub new ($class, %opt) {
     my $self = bless { %opt, instances => [], old => [] }, $class;
     push @{ $self->{instances} }, $self->make_instance($_) for 0 .. $opt{count} - 1;
@@ -37,7 +44,7 @@ sub make_instance ($self, $number) {
         links => {
             h1 => [@port{qw(link_h1 h1)}], h2 => [@port{qw(link_h2 h2)}],
             app => [$port{link_app}, $self->{apps}[0]],
-            $self->{redis} ? (redis => [$port{link_redis}, $self->{redis}]) : (),
+            $self->{redis} ? (redis => [$port{link_redis}, $self->redis_port($number)]) : (),
         });
     return $instance;
 }
@@ -75,7 +82,8 @@ sub start ($self, $instance) {
     $instance->{life}++;
     my $kind = $self->{store} eq 'file' ? 'Daemon' : 'Nginx';
     my $nginx = $kind->prepare(workers => $WORKERS, env => $self->clock_env($instance),
-        user => $self->{users}[$instance->{number}],
+        user => $self->{users}[$instance->{number}], daemon => $self->{daemon},
+        main => join('', map {"load_module $_;\n"} split ' ', $ENV{TEST_NGINX_LUA_MODULES} // ''),
         http => $self->http_conf($instance));
     $nginx->{ports} = { 1 => $instance->{port}{h1}, 2 => $instance->{port}{h2},
         3 => $instance->{port}{stub} };
@@ -92,6 +100,14 @@ sub upgrade ($self, $instance) {
     return $done;
 }
 
+sub load_from_other_path ($self, $instance) {
+    my ($module) = split ' ', $ENV{TEST_NGINX_LOAD_MODULES};
+    local $ENV{TEST_NGINX_LOAD_MODULES} = "$self->{folder}/module-" . ++$self->{modules} . '.so';
+    copy($module, $ENV{TEST_NGINX_LOAD_MODULES}) or die "$module: $!\n";
+    $instance->{nginx}->write_conf;
+    kill HUP => $instance->{nginx}->master_pid;
+}
+
 # While it is down: for its file it was another boot of the machine.
 sub feign_boot ($self, $instance) {
     my ($boot) = Nginx::slurp('/proc/sys/kernel/random/boot_id') =~ /(\S+)/ or return 0;
@@ -105,7 +121,10 @@ sub feign_boot ($self, $instance) {
     return 1;
 }
 
-sub zone_file ($self, $instance) { return "$self->{folder}/zones/$instance->{number}" }
+sub zone_file ($self, $instance) {
+    return $self->{disk}->path . '/zone' if $self->{disk} && $instance->{number} == $WITH_DISK;
+    return "$self->{folder}/zones/$instance->{number}";
+}
 
 sub life_name ($instance) { return "$instance->{number}.$instance->{life}" }
 
@@ -178,17 +197,16 @@ sub set_clock ($self, $instance, $seconds) {
 sub http_conf ($self, $instance) {
     my %port = %{ $instance->{port} };
     my $life = life_name($instance);
-    my $store = $self->{url} ? $self->{url}
-        : $self->{redis} ? qq("redis://127.0.0.1:$port{link_redis}" timeout=250ms ) . ($self->{params} // '')
-        : 'memory:64m';
+    my $store = $self->{url} || $self->{redis} ? $self->redis_url($instance) : 'memory:64m';
     my $small = 'memory:128k';
     if ($self->{store} eq 'file') {
         my $file = $self->zone_file($instance);
         $store .= " file=$file sync=" . (qw(off always 100ms))[$instance->{number} % 3];
         # Of its life only, but it is to outlast an upgrade.
-        $small .= " file=$file-small-$life";
+        $small .= " file=$self->{folder}/zones/small-$life";
     }
-    my $locations = join '', map { location_conf($_) } sort keys %ROUTES;
+    my $locations = join '', map { $self->location_conf($_) } sort keys %ROUTES;
+    my $inner = $self->inner_conf;
     my $more = $self->{more_conf} // '';
 
     # The first application is behind the bad network, the second is not: so
@@ -222,13 +240,14 @@ sub http_conf ($self, $instance) {
         proxy_set_header Connection '';
         proxy_set_header X-Life $life;
         proxy_set_header X-Worker \$pid;
-        proxy_set_header X-Route \$uri;
+        proxy_set_header X-Route \$request_uri;
         proxy_set_header X-Token \$idempotency_token;
         proxy_set_header X-Attempt \$idempotency_attempt;
         proxy_read_timeout ${READ_TIMEOUT}s;
         proxy_next_upstream error timeout invalid_header http_500 http_502 http_503
             http_504 http_429 non_idempotent;
 $locations
+$inner
     }
     server {
         listen 127.0.0.1:$port{stub};
@@ -238,11 +257,41 @@ $locations
 CONF
 }
 
-sub location_conf ($route) {
+# The hosts differ in how they use Redis, and which does what in each run.
+sub setting_of ($self, $number) { return (qw(plain tls copies))[($number + $self->{seed}) % 3] }
+
+sub redis_port ($self, $number) {
+    return $self->setting_of($number) eq 'tls' ? $self->{redis_tls} : $self->{redis};
+}
+
+sub redis_url ($self, $instance) {
+    my $setting = $self->setting_of($instance->{number});
+    my $more = $setting eq 'copies' ? ' connections=2 local=1m local_ttl=2s' : '';
+    return $self->{url} . $more if $self->{url};
+    my $address = "127.0.0.1:$instance->{port}{link_redis}";
+    my $params = 'timeout=250ms ' . ($self->{params} // '') . $more;
+    return qq("rediss://$address" $params tls_ca=$self->{folder}/ca.crt) if $setting eq 'tls';
+    return qq("redis://$address" $params);
+}
+
+# Beside the routes: where copies and subrequests go.
+sub inner_conf ($self) {
+    my $other = "proxy_pass http://127.0.0.1:$self->{other}; proxy_set_header X-Do";
+    return <<"CONF";
+        location = /copies { internal; idempotency off; $other sleep=0.7; }
+        location = /allowed { internal; idempotency off; $other ''; }
+        location = /part { internal; proxy_pass http://app; }
+        location = /after { internal; idempotency off; return 404; }
+        location = /admin { idempotency_admin; client_body_buffer_size 128k; }
+CONF
+}
+
+sub location_conf ($self, $route) {
+    my $lua = $ENV{TEST_NGINX_LUA_MODULES} ? $ROUTES{$route}{lua} : undef;
+    my $lines = $lua ? $lua =~ s/%%LUA%%/$HERE\/parts.lua/r : "proxy_pass http://app;\n$ROUTES{$route}{conf}";
     return <<"CONF";
         location = /$route {
-            proxy_pass http://app;
-            $ROUTES{$route}{conf}
+            $lines
         }
 CONF
 }

@@ -9,16 +9,18 @@ use v5.36;
 use Digest::SHA qw(sha1_hex);
 use Exporter 'import';
 
-our @EXPORT = qw(%ROUTES $LEASE $READ_TIMEOUT $SMALL_TTL key_of body_of
-    instance_of wish some_key);
+our @EXPORT = qw(%ROUTES $LEASE $READ_TIMEOUT $SMALL_TTL key_of body_of response_body
+    type_of instance_of wish some_key);
 
 our $LEASE        = 1;      # seconds, of every route
 our $READ_TIMEOUT = 4;      # of nginx, for the application
 our $SMALL_TTL    = 6;
 
-# unknown: what becomes of an unknown outcome. share: how many of 100 keys.
+# unknown: what becomes of an unknown outcome. share: how many of all keys.
 our %ROUTES = (
     hold  => { unknown => 'hold',    share => 18, conf => '' },
+    parts => { unknown => 'hold',    share => 8, conf => 'auth_request /allowed;',
+        lua => 'auth_request /allowed; content_by_lua_file %%LUA%%;' },
     wait  => { unknown => 'hold',    share => 12, conf => 'idempotency_wait 1500ms;' },
     open  => { unknown => 'hold',    share => 12,
         conf => "idempotency_hold off;\nproxy_buffering off;" },
@@ -30,21 +32,59 @@ our %ROUTES = (
         conf => "idempotency small;\nidempotency_ttl 2xx 3xx ${SMALL_TTL}s;" },
 );
 
-my @WHEEL = map { ($_) x $ROUTES{$_}{share} } sort keys %ROUTES;
+# What this module is known to get wrong, by the names that --also takes.
+our %ALSO = (
+    odd_json => 'keys in JSON bodies that readers of JSON disagree about',
+    mirror => 'clients that leave while a copy of mirror is under way',
+    post_action => 'post_action after a streamed response that breaks off',
+    disk_error => 'write errors of the disk under a file',
+    daemon => 'daemon on',
+    other_path => 'the module loaded from another path by a reload, then an upgrade',
+);
+
+my %also_routes = (
+    odd_json => { json => { unknown => 'hold', share => 10, type => 'application/json',
+        conf => 'idempotency_key json:/order;' } },
+    mirror => { copy => { unknown => 'hold', share => 10, conf => 'mirror /copies;' } },
+    post_action => { after => { unknown => 'hold', share => 10,
+        conf => "idempotency_hold off;\nproxy_buffering off;\npost_action /after;" } },
+);
+
+my @wheel;
+
+# Adds the routes of these names.
+sub add_routes (@names) {
+    %ROUTES = (%ROUTES, %{ $also_routes{$_} // {} }) for @names;
+    @wheel = ();
+}
+
+sub wheel { return map { ($_) x $ROUTES{$_}{share} } sort keys %ROUTES }
 
 sub dice ($text) { return hex substr(sha1_hex($text), 0, 8) }
 
 # ---- keys -----------------------------------------------------------------
 
 sub key_of ($number) {
-    my $route = $WHEEL[dice("route $number") % @WHEEL];
+    @wheel = wheel() if !@wheel;
+    my $route = $wheel[dice("route $number") % @wheel];
     return { name => "$route-$number", route => $route, number => $number };
 }
+
+# Of which readers of JSON think differently: half a surrogate pair, a name
+# twice, a byte that is no UTF-8, a number that is too large. A byte order mark
+# is another such thing.
+my @ODD_BODIES = ('"%s \\ud83d"', '"%s","note":"twice"', qq("%s \xFF"), '"%s","sum":1e9999999999999999999');
 
 # Either body of a key; whichever comes first is the one the key stands for.
 sub body_of ($key, $kind) {
     my $filler = 'x' x (dice("length $key->{name}") % 3000);
-    return qq({"order":"$key->{name}","kind":"$kind","note":"$filler"});
+    my $odd = $ODD_BODIES[dice("odd $key->{name}") % (4 * @ODD_BODIES)] // '"%s"';
+    my $text = sprintf qq({"order":"$key->{name}","kind":"$kind","note":$odd}), $filler;
+    return dice("mark $key->{name}") % 20 ? $text : "\xEF\xBB\xBF$text";
+}
+
+sub type_of ($key) {
+    return $ROUTES{ $key->{route} }{type} // (dice("type $key->{name}") % 2 ? 'application/json' : undef);
 }
 
 # Where a memory store remembers, a key belongs to one machine.
@@ -62,6 +102,13 @@ sub some_key ($seconds, $rate) {
 }
 
 # ---- runs -----------------------------------------------------------------
+
+# What the application answers. No two runs give the same bytes.
+sub response_body ($id, $key, $request, $size) {
+    my $text = qq({"execution":"$id","key":"$key","request":"$request"}\n);
+    my $block = sha1_hex($id);
+    return $text . substr($block x ($size / 40 + 1), 0, $size);
+}
 
 # How the application is to behave if this request is the one that runs.
 sub wish ($route) {

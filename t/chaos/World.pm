@@ -14,10 +14,12 @@ use POSIX ();
 use Time::HiRes qw(sleep);
 
 use Client;
+use Disk;
 use FreePorts qw(free_ports);
 use Idle ();
 use Lines;
 use Nginx ();
+use Operator;
 use RedisServer;
 use Running qw(catch_signals);
 use Site;
@@ -32,7 +34,7 @@ our $GRACE = 1;
 our $CHECK = 0.2;
 our $FENCE = 3 * $CHECK;
 
-# store, seed, instances, faketime, more_conf, forget (nothing is written down),
+# store, seed, instances, faketime, daemon, more_conf, forget (nothing is written down),
 # params (more of the store, where it is one Redis)
 sub new ($class, %opt) {
     my $folder = File::Temp::tempdir('chaos-XXXXXX', TMPDIR => 1);
@@ -41,7 +43,10 @@ sub new ($class, %opt) {
     my $self = bless { %opt, folder => $folder, children => {}, owner => $$ }, $class;
     $self->{stderr} = "$folder/stderr";
     $self->{apps} = [map { { letter => $_, port => (free_ports(1))[0], life => 0 } } qw(A B)];
-    $self->{redis_port} = (free_ports(1))[0] if $opt{store} eq 'redis';
+    # It gets the copies of mirror, and lets everybody in.
+    $self->{other} = { letter => 'M', port => (free_ports(1))[0], life => 0, ledger => '/dev/null' };
+    @$self{qw(redis_port redis_tls_port)} = free_ports(2) if $opt{store} eq 'redis';
+    $self->{disk} = Disk->new($folder) if $opt{store} eq 'file';
     return $self;
 }
 
@@ -55,13 +60,15 @@ sub site ($self) { return $self->{site} }
 
 sub start ($self) {
     catch_signals();
-    $self->start_app($_) for @{ $self->{apps} };
+    $self->start_app($_) for @{ $self->{apps} }, $self->{other};
     $self->start_redis if $self->{redis_port};
     $self->start_sentinels if $self->{store} eq 'sentinel';
     $self->start_cluster if $self->{store} eq 'cluster';
     $self->{site} = Site->new(
         count => $self->{instances}, store => $self->{shared} // $self->{store}, folder => $self->{folder},
         apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
+        redis_tls => $self->{redis_tls_port}, other => $self->{other}{port}, disk => $self->{disk},
+        seed => $self->{seed}, daemon => $self->{daemon},
         url => $self->{url}, params => $self->{params}, users => $self->{network} ? [Network::users()] : [],
         faketime => $self->{faketime}, more_conf => $self->{more_conf},
         access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');
@@ -112,7 +119,7 @@ sub wait_for ($self, $seconds, @pids) {
 sub start_app ($self, $app) {
     $app->{name} = $app->{letter} . ++$app->{life};
     $app->{pid} = $self->spawn($^X, "$HERE/upstream.pl", '--port', $app->{port},
-        '--ledger', $self->log_path('ledger'), '--name', $app->{name}, '--parent', $$);
+        '--ledger', $app->{ledger} // $self->log_path('ledger'), '--name', $app->{name}, '--parent', $$);
     wait_listening($app->{port});
 }
 
@@ -122,7 +129,10 @@ sub start_redis ($self, $elsewhere = 0) {
     my @arguments = ('--port', $self->{redis_port},
         '--bind', '127.0.0.1', '--dir', $self->{folder}, '--save', '',
         '--appendonly', 'yes', '--appendfsync', 'always', '--daemonize', 'no',
-        '--logfile', $self->path('redis.log'));
+        '--logfile', $self->path('redis.log'), '--tls-port', $self->{redis_tls_port},
+        '--tls-cert-file', $self->path('server.crt'), '--tls-key-file', $self->path('server.key'),
+        '--tls-ca-cert-file', $self->path('ca.crt'), '--tls-auth-clients', 'no');
+    RedisServer::make_certificates($self->{folder}) if !-e $self->path('ca.crt');
     $self->{redis_pid} = $self->spawn(sub { RedisServer::become_server(@arguments) });
     wait_listening($self->{redis_port});
 }
@@ -200,6 +210,13 @@ sub start_client ($self, $name, %opt) {
     });
 }
 
+sub start_operator ($self, %opt) {
+    return $self->spawn(sub {
+        srand(Workload::dice("$self->{seed} operator"));
+        Operator->new(site => $self->{site}, ledger => $self->path('ledger'), %opt)->run;
+    });
+}
+
 sub client ($self, $name, %opt) {
     return Client->new(name => $name, log => $self->log_path("history-$name"),
         site => $self->{site}, seed => $self->{seed}, %opt);
@@ -238,6 +255,7 @@ sub stop ($self) {
     $self->{network}->stop if $self->{network};
     kill CONT => $_ for keys %{ $self->{children} };
     $self->end_process($_) for keys %{ $self->{children} };
+    $self->{disk}->stop if $self->{disk};
 }
 
 sub remove ($self) {

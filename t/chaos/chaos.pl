@@ -6,8 +6,10 @@
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
 #            [--durability replicas:2] [--hosts-live [--cut-off]] [--loss seconds|all|flush]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND] [--until-red]
+#            [--also NAME,NAME...]
 #
 # --until-red: the run ends soon after the first violation.
+# --also: what this module is known to get wrong, see %ALSO in Workload.pm.
 #
 # The faults follow from the seed; what they meet does not, as processes are
 # free to be fast or slow. Ends with 0 (PASS) if all rules of Checker.pm held, with
@@ -42,11 +44,16 @@ my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate
     durability => undef, loss => 'seconds');
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
-    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red')
+    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red', 'also=s')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
     && $opt{loss} =~ /^(?:seconds|all|flush)$/
     or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]\n";
 $opt{seed} //= int rand 1_000_000_000;
+
+my @also = split /,/, $opt{also} // '';
+my @strange = grep { !$Workload::ALSO{$_} } @also;
+die "--also takes: ", join(', ', map {"$_ ($Workload::ALSO{$_})"} sort keys %Workload::ALSO), "\n" if @strange;
+Workload::add_routes(@also);
 
 $opt{durability} //= $opt{store} eq 'cluster' ? 'replicas:1' : 'replicas:2';
 Network::enter(abs_path(__FILE__), @arguments) if $opt{store} eq 'sentinel';
@@ -67,7 +74,8 @@ exit(eval { main() } // do { print STDERR "chaos: $@"; 255 });
 
 sub main {
     my $world = World->new(store => $opt{store}, seed => $opt{seed},
-        durability => $opt{durability}, instances => $opt{instances}, params => "reassert=${REASSERT}s connect_timeout=400ms",
+        durability => $opt{durability}, instances => $opt{instances}, daemon => scalar(grep { $_ eq 'daemon' } @also),
+        params => "reassert=${REASSERT}s connect_timeout=400ms",
         faketime => can_fake_time() ? 1 : undef);
     print "chaos: --seed $opt{seed} --store $opt{store} --seconds $opt{seconds}, in ",
         $world->folder, "\n";
@@ -89,10 +97,11 @@ sub play ($world) {
     my $before = Idle::before($world);
     my $nemesis = ($opt{store} eq 'cluster' ? 'ClusterNemesis' : 'Nemesis')->new(world => $world,
         seconds => $opt{seconds}, grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'},
-        loss => $opt{loss}, cut_off => $opt{'cut-off'});
+        loss => $opt{loss}, cut_off => $opt{'cut-off'}, also => \@also);
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
         until => $began + $opt{seconds}, rate => $opt{rate});
+    push @clients, $world->start_operator(until => $began + $opt{seconds});
     $nemesis->{progress} = Progress->new(world => $world, nemesis => $nemesis,
         seconds => $opt{seconds}, until_red => $opt{'until-red'}, $opt{'until-red'} ? (every => 5) : (),
         check => sub { make_checker($world) });

@@ -17,16 +17,21 @@ use Waiting qw(wait_quietly);
 
 our @ISA = ('Nginx');
 
-# The process in between lives until nginx has seen it.
+# The process in between lives until nginx has seen it. With "daemon on" nginx
+# itself is another process than the one that was started.
 sub spawn ($self) {
     pipe my $in, my $out or die "pipe: $!\n";
     my $parent = fork // die "fork: $!\n";
     if (!$parent) {
         my $child = fork // POSIX::_exit(1);
         Nginx::exec_nginx($self) if !$child;
-        syswrite $out, $child;
-        wait_quietly(
-            sub { -s $self->path('nginx.pid') || waitpid($child, WNOHANG) }, 20);
+        syswrite $out, $child if !$self->{daemon};
+        my $left;
+        wait_quietly(sub {
+            $left ||= waitpid $child, WNOHANG;
+            return -s $self->path('nginx.pid') || $left && ($? || !$self->{daemon});
+        }, 20);
+        syswrite $out, ($self->read('nginx.pid') =~ /^(\d+)/)[0] // $child if $self->{daemon};
         POSIX::_exit(0);
     }
     CORE::close $out;

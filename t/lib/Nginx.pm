@@ -33,7 +33,8 @@ our @EXPORT = qw(request send_request parallel collect wait_until is_gone
 # ---- life -----------------------------------------------------------------
 
 # http, main, events: configuration text; workers => 1; debug => 1;
-# env => {NAME => value}, also handed on to the workers; user => of the workers.
+# env => {NAME => value}, also handed on to the workers; user => of the workers;
+# daemon => 1, for a Daemon.
 sub start ($class, %opt) {
     my $self = $class->prepare(%opt);
     catch_signals();
@@ -241,7 +242,7 @@ sub conf ($self) {
         (map {"load_module $_;"} split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // ''),
         $> == 0 ? 'user ' . ($self->{user} // 'root') . ';' : (),
         (map {"env $_;"} sort keys %{ $self->{env} // {} }),
-        'daemon off;', 'master_process on;', "worker_processes $self->{workers};",
+        $self->{daemon} ? 'daemon on;' : 'daemon off;', 'master_process on;', "worker_processes $self->{workers};",
         'pid %%DIR%%/nginx.pid;', 'lock_file %%DIR%%/nginx.lock;',
         "error_log %%DIR%%/error.log $level;",
         may_open(16384) ? 'worker_rlimit_nofile 16384;' : (), $self->{main} // '',
