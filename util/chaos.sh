@@ -151,7 +151,7 @@ mutant()
         echo "without $name: $options --seed $seed" >&2
 
         if ! run_chaos "$BUILD/without/$name.so" "${words[@]}" --until-red \
-            --seed "$seed" > "$log" 2>&1 \
+            --seed "$seed" > "$log" 2>&1 < /dev/null \
             && [[ $(tail -n 5 "$log") =~ $FIRST_VIOLATION ]]
         then
             printf '| %s | %s | %s s (rule %s), run %s, seed %s |\n' "$name" \

@@ -252,11 +252,20 @@ sub is_shown_before_loss ($self, $answer, @good) {
 # A store that does not answer does not keep a client from its response: the
 # outcome is stored later, or by then the record is another's.
 sub is_unstored ($self, $answer) {
+    return $self->is_unwritten($answer) if $self->{store} eq 'file';
     return 0 if $answer->{replayed} || !@{ $self->{outages} };
     my $run = $self->{runs}{ $answer->{execution} // '' } or return 0;
     return any {
         $_->[0] <= $answer->{ended} && $run->{t} <= $_->[1] + $self->{lease}
     } $self->absences($run);
+}
+
+# The disk failed when the run ended: replays tell what is in memory until the
+# power is lost.
+sub is_unwritten ($self, $answer) {
+    my $run = $self->{runs}{ $answer->{execution} // '' } or return 0;
+    my $end = ended_by_itself($run);
+    return any { $_->[0] <= $end + $self->{lease} && $end <= $_->[1] } $self->outages_of(instance_of($run));
 }
 
 sub check_origin ($self, $key, $answer) {

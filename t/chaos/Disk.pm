@@ -4,13 +4,16 @@ package Disk;
 # told to: ext4 on a loop device, for root only.
 #
 # While it fails, writes behind the first part of the device get EIO: the
-# device is made smaller. The file system's own blocks are in that part.
+# device is made smaller. The file system's own blocks are in that part, or were
+# written when the file was made: without extents none are added later.
 
 use v5.36;
 
 use Fcntl qw(O_RDWR);
 use POSIX ();
 use Time::HiRes qw(sleep);
+
+use Waiting qw(wait_quietly);
 
 my $SIZE = 96 << 20;
 my $SOUND = 6 << 20;
@@ -25,9 +28,14 @@ sub new ($class, $folder) {
     open my $image, '>', $self->{image} or die "$self->{image}: $!\n";
     truncate $image, $SIZE;
     mkdir $self->{path};
-    run(qw(mkfs.ext4 -q -b 4096 -N 64 -O ^has_journal -E lazy_itable_init=0), $self->{image}) or return;
+    run(qw(mkfs.ext4 -q -b 4096 -N 64 -E lazy_itable_init=0 -O), '^has_journal,^extent,^64bit', $self->{image})
+        or return;
     $self->mount or return;
-    run('fallocate', '-l', $SOUND, "$self->{path}/sound");
+    # So that nothing else is in the part that always works.
+    open my $sound, '>', "$self->{path}/sound" or die "sound: $!\n";
+    print {$sound} "\0" x $SOUND;
+    close $sound;
+    run('sync', '-f', $self->{path});
     return $self;
 }
 
@@ -59,9 +67,14 @@ sub freeze_for ($self, $seconds) {
     run('fsfreeze', '-u', $self->{path});
 }
 
-# What was not written is gone, as after a boot of the machine. False while
-# somebody uses it.
-sub remount ($self) { return run('umount', $self->{path}) && $self->mount }
+# While nobody uses it: what was not written yet is gone. A device for the next
+# mount is a new one, which works.
+sub lose_power ($self) {
+    $self->fail;
+    my $gone = wait_quietly(sub { run('umount', $self->{path}) }, 5);
+    $self->mend if !$gone;
+    return $gone && $self->mount;
+}
 
 sub stop ($self) {
     return if $$ != $self->{owner} || !$self->{device};

@@ -202,16 +202,17 @@ sub nginx_quit ($self, $instance, $dice, @) {
     return 1;
 }
 
-# As if the machine had lost its power, but for what is on its disk; and its
-# clock is wrong afterwards.
+# As if the machine had lost its power; its clock is wrong afterwards. On a disk
+# of its own what was not written is lost, elsewhere nothing is.
 sub boot ($self, $instance, $dice, $other, @) {
     my $site = $self->{world}->site;
     $instance = $site->{instances}[$site->{faketime}] if defined $site->{faketime};
     $self->nginx_kill($instance, $dice) or return 0;
     my @jumps = (-86400 * 30, 3600, 86400 * 30, 86400 * 60);
     $site->set_clock($instance, $jumps[$other * @jumps]) if $site->has_clock($instance);
-    $self->{world}{disk}->remount if $self->{world}{disk} && $instance->{number} == $Site::WITH_DISK;
-    return $site->feign_boot($instance);
+    my $disk = $instance->{number} == $Site::WITH_DISK ? $self->{world}{disk} : undef;
+    my $lost = $disk && !$self->{disk_busy} && $disk->lose_power;
+    return $site->feign_boot($instance) || $lost;
 }
 
 # The new binary beside the old one for a while.

@@ -47,7 +47,7 @@ my %also_routes = (
         conf => 'idempotency_key json:/order;' } },
     mirror => { copy => { unknown => 'hold', share => 10, conf => 'mirror /copies;' } },
     post_action => { after => { unknown => 'hold', share => 10,
-        conf => "idempotency_hold off;\nproxy_buffering off;\npost_action /after;" } },
+        conf => "idempotency_hold off;\nproxy_buffering off;\npost_action /afterwards;" } },
 );
 
 my @wheel;
