@@ -22,11 +22,11 @@ my $LONGEST_LEAVE = 60;
 
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
-my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade upgrade clock);
+my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade other_path clock);
 my @WITH_DISK = qw(disk_freeze);
 
 # Only if they are asked for, see Workload.
-my %IF_ASKED = (file => { other_path => ['other_path'], disk_error => [qw(disk_error disk_error boot)] });
+my %IF_ASKED = (file => { disk_error => [qw(disk_error disk_error boot)] });
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
     redis_forgets_at_reload redis_forgets_at_start);

@@ -6,7 +6,7 @@ package Progress;
 
 use v5.36;
 
-use List::Util qw(sum0);
+use List::Util qw(max sum0);
 use POSIX ();
 
 use Lines;
@@ -14,14 +14,12 @@ use Lines;
 # What happened so long ago is written down by everybody.
 my $SETTLED = 5;
 
-# Checking takes a small share of a run, however long that is.
-my $SHARE = 20;
-
-# world, nemesis, seconds, every (seconds), check => sub: a checker of what
-# there is, until_red
+# world, nemesis, seconds, check => sub: a checker of what there is, until_red
 sub new ($class, %opt) {
-    return bless { every => 20, violations => 0, keys => 0, %opt,
-        next => now() + ($opt{every} // 20), file => $opt{world}->path('progress') }, $class;
+    # Checking takes a small share of a run, however long that is.
+    my ($every, $pauses) = $opt{until_red} ? (5, 1) : (20, 20);
+    return bless { every => $every, pauses => $pauses, violations => 0, keys => 0, %opt,
+        next => now() + $every, file => $opt{world}->path('progress') }, $class;
 }
 
 # Whether the run can end, because a rule is broken.
@@ -48,8 +46,7 @@ sub take_result ($self) {
     unlink $self->{file};
     $self->{world}->wait_for(5, delete $self->{pid});
     @$self{qw(violations keys)} = @$seen{qw(violations keys)};
-    my $pause = $SHARE * $seen->{took};
-    $self->{next} = now() + ($pause > $self->{every} ? $pause : $self->{every});
+    $self->{next} = now() + max($self->{every}, $self->{pauses} * $seen->{took});
     $self->tell;
 }
 
@@ -57,7 +54,7 @@ sub tell ($self) {
     my $nemesis = $self->{nemesis};
     my %faults = $nemesis->faults;
     printf "%d s left, %d keys, %d faults, %d violations so far\n",
-        $nemesis->{began} + $self->{seconds} - now(), $self->{keys}, sum0(values %faults),
+        max(0, $nemesis->{began} + $self->{seconds} - now()), $self->{keys}, sum0(values %faults),
         $self->{violations};
 }
 

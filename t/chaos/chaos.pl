@@ -103,7 +103,7 @@ sub play ($world) {
         until => $began + $opt{seconds}, rate => $opt{rate});
     push @clients, $world->start_operator(until => $began + $opt{seconds});
     $nemesis->{progress} = Progress->new(world => $world, nemesis => $nemesis,
-        seconds => $opt{seconds}, until_red => $opt{'until-red'}, $opt{'until-red'} ? (every => 5) : (),
+        seconds => $opt{seconds}, until_red => $opt{'until-red'},
         check => sub { make_checker($world) });
     $nemesis->strike($began);
     my $is_red = $nemesis->{progress}->is_over;
