@@ -210,11 +210,13 @@ sub outages_of ($self, $instance) {
 # From when on the owner could talk to its store, if it was to at some time and
 # had some seconds for it.
 sub reachable_from ($self, $run, $time, $seconds) {
-    my @away = sort { $a->[0] <=> $b->[0] } @{ $self->{stopped}{ $run->{worker} // '' } // [] },
-        $self->outages_of(instance_of($run));
-    for (@away) {
+    my $worker = join ' ', $run->{life} // '?', $run->{worker} // '?';
+    my $away = $self->{away}{$worker} //= [sort { $a->[0] <=> $b->[0] }
+            @{ $self->{stopped}{ $run->{worker} // '' } // [] }, $self->outages_of(instance_of($run))];
+    for (@$away) {
         my ($from, $to) = @$_;
-        $time = $to if $from <= $time + $seconds && $to > $time;
+        last if $from > $time + $seconds;
+        $time = $to if $to > $time;
     }
     return $time;
 }

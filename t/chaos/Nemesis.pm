@@ -29,11 +29,11 @@ my @WITH_DISK = qw(disk_freeze);
 my %IF_ASKED = (file => { disk_error => [qw(disk_error disk_error boot)] });
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
-    redis_forgets_at_reload redis_forgets_at_start);
+    redis_forgets_at_reload redis_forgets_at_start worker_stop_asking worker_stop_asking);
 
 # Where what is promised is promised of hosts that live.
 my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_pause
-    redis_forgets_at_reload redis_forgets_at_start);
+    redis_forgets_at_reload redis_forgets_at_start worker_stop_asking);
 
 # ---- the plan -------------------------------------------------------------
 
@@ -158,6 +158,14 @@ sub worker_stop ($self, $instance, $dice, $long, @) {
 
 sub worker_pause ($self, $instance, $dice, $long, @) {
     return $self->stop_worker($instance, $dice, $LEASE * 0.5 * $long);
+}
+
+# The same while it waits for replies of Redis: these are there when it goes on.
+sub worker_stop_asking ($self, $instance, $dice, $long, @) {
+    return 0 if !$self->has_redis;
+    $self->part_from_redis($instance, 'mute', 0.2);
+    $self->after(0.1, sub { $self->worker_stop($instance, $dice, $long) });
+    return 1;
 }
 
 sub stop_worker ($self, $instance, $dice, $seconds) {
