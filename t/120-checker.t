@@ -263,12 +263,12 @@ sub lost_and_again ($second, %opt) {
 }
 
 sub finds_lost ($title, $second, $more = sub { }, %opt) {
-    my %checker = map { $_ => delete $opt{$_} } grep { exists $opt{$_} } qw(reassert budget);
+    my %checker = map { $_ => delete $opt{$_} } grep { exists $opt{$_} } qw(reassert budget longest_late);
     finds(1, $title => sub { lost_and_again($second, %opt); $more->() }, store => 'redis', %checker);
 }
 
 sub forgives_lost ($rule, $title, $second, $more = sub { }, %opt) {
-    my %checker = map { $_ => delete $opt{$_} } grep { exists $opt{$_} } qw(reassert budget);
+    my %checker = map { $_ => delete $opt{$_} } grep { exists $opt{$_} } qw(reassert budget longest_late);
     forgives($rule, $title => sub { lost_and_again($second, %opt); $more->() }, %checker);
 }
 
@@ -312,6 +312,14 @@ forgives_lost('over budget', 'its worker has stored more since than it keeps', 5
     sub { many_large(100) }, budget => 20_000);
 finds_lost('executed again, and another worker has stored more than it keeps', 50,
     sub { many_large(101) }, budget => 20_000);
+
+# Redis was away for the last eight seconds of 20 when the run ended.
+sub ended_while_away () { happened('store away', 12, until => 20) }
+
+forgives_lost('outage too long', 'ended while Redis was away for longer than its worker tries', 50,
+    \&ended_while_away, first => 12.5, longest_late => 5);
+finds_lost('executed again, ended while Redis was away, but its worker still tries', 50,
+    \&ended_while_away, first => 12.5);
 
 forgives_lost('owner out of reach', 'its host did not reach Redis', 23,
     sub { happened('store away', 20.5, until => 24, instance => 0) });

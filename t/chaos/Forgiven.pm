@@ -32,6 +32,8 @@ my @RULES = (
         says => 'redis.md: "all that was settled or put back within reassert"' },
     { name => 'over budget', of => 'restart', applies => \&is_over_budget,
         says => 'redis.md: "at most 8 megabytes per worker; the oldest is dropped first"' },
+    { name => 'outage too long', of => 'restart', applies => \&was_given_up,
+        says => 'redis.md: "It keeps trying for 10 minutes or for the lease, whichever is longer"' },
     { name => 'owner out of reach', of => 'restart', applies => \&is_out_of_reach_of_store,
         says => 'redis.md: "as long as the host lives and can connect within failover_grace"' },
     { name => 'claimer started', of => 'restart', applies => \&has_started,
@@ -175,6 +177,13 @@ sub is_over_budget ($self, $c) {
         $bytes += 300 + (($other->{do} // '') =~ /\bsize=(\d+)/ ? $1 : 0);
     }
     return $bytes > 0.9 * $self->{budget};
+}
+
+# Whether its outcome could not be stored for longer than its worker tries.
+sub was_given_up ($self, $c) {
+    my $ended = $self->owner_ended($c->{run});
+    return $self->reachable_from($c->{run}, $ended, $WRITTEN_LATE) - $ended
+        >= max($self->{longest_late}, $self->{lease}) - $SLACK;
 }
 
 sub is_out_of_reach_of_store ($self, $c) {

@@ -20,6 +20,10 @@ my @GAP = (0.5, 1.0);
 my $FILL_KEYS = 300;
 my $LONGEST_LEAVE = 60;
 
+# As without/limits.patch has it.
+our $LONGEST_LATE = 4;
+our $BUDGET = 256 << 10;
+
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
 my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade other_path clock);
@@ -27,6 +31,7 @@ my @WITH_DISK = qw(disk_freeze);
 
 # Only if they are asked for, see Workload.
 my %IF_ASKED = (file => { disk_error => [qw(disk_error disk_error boot)] });
+my %IF_SMALL = (redis => [qw(redis_away_long redis_away_long)]);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
     redis_forgets_at_reload redis_forgets_at_start worker_stop_asking worker_stop_asking);
@@ -38,14 +43,16 @@ my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop wor
 # ---- the plan -------------------------------------------------------------
 
 # world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush,
-# progress, also => [names]
+# progress, also => [names], small_limits => of the module, so that outages can be longer
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { loss => 'seconds', %opt, say => append_to($world->path('events')), later => [], done => {} },
         $class;
     $self->{plan} = [plan($world->{seed}, $opt{seconds}, $world->{instances},
         $world->{store}, $opt{hosts_live},
-        $world->{disk} ? @WITH_DISK : (), map { @{ $IF_ASKED{ $world->{store} }{$_} // [] } } @{ $opt{also} // [] })];
+        $world->{disk} ? @WITH_DISK : (),
+        $opt{small_limits} ? @{ $IF_SMALL{ $world->{store} } // [] } : (),
+        map { @{ $IF_ASKED{ $world->{store} }{$_} // [] } } @{ $opt{also} // [] })];
     if ($world->{sentinels}) {
         require Failovers;
         $self->{failovers} = Failovers->new(nemesis => $self,
@@ -424,6 +431,11 @@ sub lose_redis ($self, $dice, $long, %opt) {
 }
 
 sub redis_forget ($self, $instance, $dice, $long, @) { return $self->lose_redis($dice, $long) }
+
+# Longer than any limit inside a worker, where these are small.
+sub redis_away_long ($self, $instance, $dice, $long, @) {
+    return $self->lose_redis($dice, $long, seconds => $LONGEST_LATE + 1 + 2 * $dice);
+}
 
 # The machine vanishes without a reset, and another has its address a second later.
 sub redis_moves ($self, $instance, $dice, $long, @) {

@@ -6,7 +6,7 @@
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
 #            [--durability replicas:2] [--hosts-live [--cut-off]] [--loss seconds|all|flush]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND] [--until-red]
-#            [--also NAME,NAME...]
+#            [--also NAME,NAME...] [--small-limits]
 #
 # --until-red: the run ends soon after the first violation.
 # --also: what this module is known to get wrong, see %ALSO in Workload.pm.
@@ -15,6 +15,8 @@
 # free to be fast or slow. Ends with 0 (PASS) if all rules of Checker.pm held, with
 # 1 (FAIL) if one did not, and with 2 (SAYS LITTLE) if they held, but a rule of
 # Forgiven.pm was used for too many keys.
+#
+# --small-limits is for a module that was built --without limits.
 
 use v5.36;
 
@@ -44,7 +46,7 @@ my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate
     durability => undef, loss => 'seconds');
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
-    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red', 'also=s')
+    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red', 'also=s', 'small-limits')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
     && $opt{loss} =~ /^(?:seconds|all|flush)$/
     or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]\n";
@@ -97,7 +99,8 @@ sub play ($world) {
     my $before = Idle::before($world);
     my $nemesis = ($opt{store} eq 'cluster' ? 'ClusterNemesis' : 'Nemesis')->new(world => $world,
         seconds => $opt{seconds}, grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'},
-        loss => $opt{loss}, cut_off => $opt{'cut-off'}, also => \@also);
+        loss => $opt{loss}, cut_off => $opt{'cut-off'}, also => \@also,
+        small_limits => $opt{'small-limits'});
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
         until => $began + $opt{seconds}, rate => $opt{rate});
@@ -153,6 +156,7 @@ sub make_checker ($world, %more) {
     return Checker->new(
         routes => \%ROUTES, store => $world->{shared} // $opt{store}, lease => $LEASE,
         read_timeout => $READ_TIMEOUT, reassert => $REASSERT,
+        $opt{'small-limits'} ? (budget => $Nemesis::BUDGET, longest_late => $Nemesis::LONGEST_LATE) : (),
         fence => $opt{durability} eq 'none' ? $World::FENCE : undef, ledger => [$world->ledger],
         answers => [$world->histories], links => [$world->links],
         events => [read_lines($world->path('events'))], %more);
