@@ -83,14 +83,30 @@ sub says_little ($self) {
 sub lost_and_asked ($self) {
     my (%asked, %keys);
     $asked{ $_->{key} } = max($_->{ended}, $asked{ $_->{key} } // 0) for @{ $self->{answers} };
+    my @runs = sort { $a->{sent} <=> $b->{sent} }
+        grep { $self->domain($_->{route}, $_->{life}) eq 'all' } values %{ $self->{runs} };
     for my $loss (grep { $_->{how} ne 'failover' } @{ $self->{losses} }) {
-        for my $run (values %{ $self->{runs} }) {
-            next if !$asked{ $run->{key} } || $self->domain($run->{route}, $run->{life}) ne 'all';
-            $keys{ $run->{key} } = 1 if $asked{ $run->{key} } > $loss->{back}
+        # A run that is older than that has ended.
+        my $from = $loss->{how} eq 'running' ? $loss->{lost} - 3 * $self->{read_timeout} : $loss->{since};
+        for (my $i = first_from($from, \@runs); $i < @runs; $i++) {
+            my $run = $runs[$i];
+            last if $run->{sent} > $loss->{back} + $SLACK;
+            $keys{ $run->{key} } = 1 if ($asked{ $run->{key} } // 0) > $loss->{back}
                 && $self->is_lost($run, $loss, $run->{sent}, 0);
         }
     }
     return scalar keys %keys;
+}
+
+# The index of the first run that was sent then or later.
+sub first_from ($time, $runs) {
+    my ($low, $high) = (0, scalar @$runs);
+    while ($low < $high) {
+        my $middle = int(($low + $high) / 2);
+        if ($runs->[$middle]{sent} < $time) { $low = $middle + 1 }
+        else                              { $high = $middle }
+    }
+    return $low;
 }
 
 # ---- a record that was lost -----------------------------------------------
