@@ -434,6 +434,7 @@ subtest 'a run in which much is forgiven says little' => sub {
         is($used->{keys}, 1, 'one key is forgiven');
         cmp_ok(abs($used->{share} - 1 / ($of + 2)), '<', 0.001, 'its share of all keys');
         is(scalar(() = $checker->says_little), $of < 50 ? 1 : 0, "1 of $of keys");
+        is($checker->lost_and_asked, 2, 'records of two keys were lost, and these were asked for again');
     }
 };
 
