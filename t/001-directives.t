@@ -307,6 +307,29 @@ for my $case (
     refuses($lines, $culprit, $message, $lines =~ tr/\n/ /r);
 }
 
+# A name of a variable that ends early: nginx takes the rest for text.
+my $early = '"%s" in "%s" directive is the variable "%s" and the text "%s": write "%s" for a header,'
+    . ' use "map" for a cookie or an argument of that name, or write "%s" if this is meant';
+
+for my $case (
+    ['scope', '$http_x-api-key', '$http_x', '-api-key', '$http_x_api_key', '${http_x}-api-key'],
+    ['scope', '$remote_user $http_x-user', '$http_x', '-user', '$http_x_user', '${http_x}-user'],
+    ['scope', 'a${remote_user}b$cookie_connect.sid', '$cookie_connect', '.sid',
+        '$cookie_connect_sid', '${cookie_connect}.sid'],
+    ['key', '$http_x-request-id', '$http_x', '-request-id', '$http_x_request_id',
+        '${http_x}-request-id'],
+    ['key', '"$arg_a:$arg_b-_c d"', '$arg_b', '-_c', '$arg_b__c', '${arg_b}-_c'],
+    ['bypass', '$http_x-bypass', '$http_x', '-bypass', '$http_x_bypass', '${http_x}-bypass'],
+    ['bypass', '$http_y $http_x-bypass', '$http_x', '-bypass', '$http_x_bypass', '${http_x}-bypass'],
+    ['first_sent', '$http_first-sent', '$http_first', '-sent', '$http_first_sent',
+        '${http_first}-sent'],
+) {
+    my ($what, $text, $variable, $rest, @ways) = @$case;
+    my $line = "idempotency_$what $text;";
+    refuses(in_location("idempotency on;\n$line\n$PASS"), $line,
+        sprintf($early, "$variable$rest", "idempotency_$what", $variable, $rest, @ways), $line);
+}
+
 # ---- warnings -------------------------------------------------------------
 
 # What is on here, and whether anything answers.
@@ -355,6 +378,25 @@ warns(in_location("$on\nidempotency_methods POTS POST;\n$PASS"), 'idempotency_me
     '"POTS" in "idempotency_methods" directive is not a registered method of HTTP: check how it is'
     . ' spelled', 'an unknown method');
 
+for my $time (qw(24 48 7200)) {
+    my $message = qq("$time" in "idempotency_ttl" directive is a number of seconds: write)
+        . qq( "${time}h" for hours, or "${time}s");
+    warns(in_location("$on\nidempotency_ttl $_;\n$PASS"), "idempotency_ttl $_", $message,
+        "a time without a unit: $_") for $time, "4xx $time";
+}
+warns(in_location("$on\nidempotency_ttl $_;\n$PASS"), undef, undef, "no warning: $_")
+    for qw(24h 24s 0 1d12h forever);
+
+my $open = '"idempotency_admin" in location "/" has no access rule: whoever reaches it can read and'
+    . ' settle records; add e.g. "allow 127.0.0.1; deny all;" or "auth_basic"';
+warns(in_location("idempotency_admin; $_"), undef, $open, "an open idempotency_admin: $_")
+    for '', 'auth_request off;', 'satisfy any;', 'limit_except GET { deny all; }';
+warns(in_location("idempotency_admin; $_"), undef, undef, "no warning: idempotency_admin with $_")
+    for 'allow 127.0.0.1; deny all;', 'allow ::1;', 'deny unix:;', 'auth_request /auth;',
+        'auth_basic x; auth_basic_user_file /etc/passwd;', 'internal;';
+warns("server { $_ location / { idempotency_admin; } }", undef, undef,
+    "no warning: idempotency_admin below $_") for 'deny all;', 'auth_basic x;';
+
 my $large = '"idempotency_max_response" of location "%s" is %d bytes, but idempotency store "s" has'
     . ' only %d bytes in all: make the first smaller or the second larger';
 warns("idempotency_store s memory:1m;\n"
@@ -375,6 +417,7 @@ my @good = map {"idempotency_$_;"} (
     'key "$arg_a:$arg_b"', 'key_length 1-1', 'key_length 36-36', 'key_length 1-4096',
     'key_format any', 'key_format uuid', 'methods GET POST', 'methods VERSION-CONTROL',
     'strict_methods on', 'required on', 'bypass $http_x', 'bypass $http_x $arg_y', 'dry_run on',
+    'scope "$http_a-$http_b"', 'scope "${http_a}-b"', 'scope "$http_a-1" "$http_a."', 'bypass "a-b$arg_c"',
     'fingerprint auto', 'fingerprint raw', 'fingerprint off', 'key json:/k',
     'key header:A json:/a/0/b~0c~1d $arg_k json:/', 'fingerprint_include /a', 'fingerprint_include /',
     'fingerprint_include /a /b/0/c; idempotency_fingerprint_include /*/d',

@@ -207,6 +207,9 @@ create_main_conf(ngx_conf_t *cf)
         || ngx_array_init(&conf->admin_locations, cf->pool, 1,
                           sizeof(admin_location))
                != NGX_OK
+        || ngx_array_init(&conf->locations, cf->pool, 16,
+                          sizeof(merged_location))
+               != NGX_OK
         || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(counters *))
                != NGX_OK
         || ngx_array_init(&conf->counts, cf->pool, 2, sizeof(counters *))
@@ -380,7 +383,7 @@ merge_location_conf(ngx_conf_t *cf, void *parent, void *child)
 
     warn_of_idle_pointers(cf, *conf);
 
-    return check_location(cf, *conf, on_here);
+    return remember_location(cf, prev, conf, on_here) ? NGX_CONF_OK : failed;
 }
 
 }

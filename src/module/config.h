@@ -57,7 +57,19 @@ struct main_conf {
     ngx_array_t counts;          /* counters *, of stores */
     ngx_array_t admin_locations; /* admin_location */
     bool has_admin;
+    ngx_array_t locations;       /* merged_location */
     ngx_shm_zone_t *known_bodies;
+};
+
+
+struct location_conf;
+
+
+/* All servers, locations and conditions, in the order of merging. */
+struct merged_location {
+    location_conf *conf;
+    const ngx_http_core_loc_conf_t *core;
+    bool on_here; /* switched on at this level itself */
 };
 
 
@@ -96,6 +108,8 @@ struct location_conf {
      */
     const ngx_http_core_loc_conf_t *around; /* the location itself */
     ngx_str_t condition;                    /* of an if; empty: it is none */
+    location_conf *outer;                   /* what this level inherits from */
+    bool answered;                          /* here, or at a level below */
 
     named_store *store; /* null: off */
     ngx_str_t file;     /* where that was said */

@@ -6,7 +6,8 @@ namespace idempotency {
 
 namespace {
 
-bool is_answered(const ngx_http_core_loc_conf_t *core);
+void note_answer(location_conf *conf);
+char *check_location(ngx_conf_t *cf, const merged_location &merged);
 char *check_scope(ngx_conf_t *cf, const location_conf &conf,
                   const ngx_http_core_loc_conf_t *core);
 char *check_lease(ngx_conf_t *cf, const location_conf &conf,
@@ -17,6 +18,16 @@ void warn_of_idle_location(ngx_conf_t *cf, const location_conf &conf,
                            const ngx_http_core_loc_conf_t *core);
 void warn_of_idle_pointer(ngx_conf_t *cf, const char *name, const char *mode,
                           conf_line &where);
+
+bool has_foreign_access_handler(ngx_cycle_t *cycle);
+bool is_restricted(ngx_cycle_t *cycle, const ngx_http_core_loc_conf_t *core);
+bool has_access_rules(const void *conf);
+bool has_auth_basic(const ngx_module_t *m, const void *conf);
+bool has_auth_request(const void *conf);
+
+constexpr const char *access_modules[] = {"ngx_http_access_module",
+                                          "ngx_http_auth_basic_module",
+                                          "ngx_http_auth_request_module"};
 
 }
 
@@ -38,18 +49,89 @@ warn_of_idle_pointers(ngx_conf_t *cf, location_conf &conf)
 }
 
 
-char *
-check_location(ngx_conf_t *cf, const location_conf &conf, bool on_here)
+bool
+remember_location(ngx_conf_t *cf, location_conf *outer, location_conf *conf,
+                  bool on_here)
 {
     auto *core = static_cast<ngx_http_core_loc_conf_t *>(
         ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+
+    conf->outer = outer;
+
+    return append(&main_of(cf)->locations,
+                  merged_location{conf, core, on_here});
+}
+
+
+ngx_int_t
+check_locations(ngx_conf_t *cf)
+{
+    auto all = elements<merged_location>(&main_of(cf)->locations);
+
+    for (const merged_location &merged : all) {
+        if (merged.core->handler != nullptr) {
+            note_answer(merged.conf);
+        }
+    }
+
+    for (const merged_location &merged : all) {
+        if (check_location(cf, merged) != NGX_CONF_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+void
+warn_of_open_admin(ngx_cycle_t *cycle, const main_conf &main)
+{
+    if (has_foreign_access_handler(cycle)) {
+        return;
+    }
+
+    for (const merged_location &merged :
+         elements<merged_location>(&main.locations))
+    {
+        if (!merged.conf->admin || is_restricted(cycle, merged.core)) {
+            continue;
+        }
+
+        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+                      "\"idempotency_admin\" in location \"%V\" has no access "
+                      "rule: whoever reaches it can read and settle records; "
+                      "add e.g. \"allow 127.0.0.1; deny all;\" or "
+                      "\"auth_basic\"",
+                      &merged.core->name);
+    }
+}
+
+
+namespace {
+
+/* A level above need not answer itself. */
+void
+note_answer(location_conf *conf)
+{
+    for (/* void */; conf != nullptr && !conf->answered; conf = conf->outer) {
+        conf->answered = true;
+    }
+}
+
+
+char *
+check_location(ngx_conf_t *cf, const merged_location &merged)
+{
+    const location_conf &conf = *merged.conf;
+    const ngx_http_core_loc_conf_t *core = merged.core;
 
     if (conf.store == nullptr) {
         return NGX_CONF_OK;
     }
 
-    /* A server has no name here, and need not answer itself. */
-    if (on_here && core->name.len != 0 && !is_answered(core)) {
+    /* A server has no name here. */
+    if (merged.on_here && core->name.len != 0 && !conf.answered) {
         warn_of_idle_location(cf, conf, core);
     }
 
@@ -64,34 +146,6 @@ check_location(ngx_conf_t *cf, const location_conf &conf, bool on_here)
     }
 
     return check_scope(cf, conf, core);
-}
-
-
-namespace {
-
-/* By the location itself, or by one in it that may inherit. */
-bool
-is_answered(const ngx_http_core_loc_conf_t *core)
-{
-    if (core->handler != nullptr) {
-        return true;
-    }
-
-    if (core->locations == nullptr) {
-        return false;
-    }
-
-    for (ngx_queue_t *q = ngx_queue_head(core->locations);
-         q != ngx_queue_sentinel(core->locations); q = ngx_queue_next(q))
-    {
-        auto *l = reinterpret_cast<ngx_http_location_queue_t *>(q);
-
-        if (is_answered(l->exact != nullptr ? l->exact : l->inclusive)) {
-            return true;
-        }
-    }
-
-    return false;
 }
 
 
@@ -198,6 +252,78 @@ check_scope(ngx_conf_t *cf, const location_conf &conf,
         &core->name, &conf.file, conf.line);
 
     return failed;
+}
+
+
+/* Of Lua, njs and others: what it decides, and where, is not known. */
+bool
+has_foreign_access_handler(ngx_cycle_t *cycle)
+{
+    auto *core = static_cast<ngx_http_core_main_conf_t *>(
+        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_core_module));
+    ngx_uint_t known = 0;
+
+    for (const char *name : access_modules) {
+        known += find_http_module(cycle, name) != nullptr;
+    }
+
+    return core->phases[NGX_HTTP_ACCESS_PHASE].handlers.nelts > known;
+}
+
+
+bool
+is_restricted(ngx_cycle_t *cycle, const ngx_http_core_loc_conf_t *core)
+{
+    const ngx_module_t *access = find_http_module(cycle, access_modules[0]);
+    const ngx_module_t *basic = find_http_module(cycle, access_modules[1]);
+    const ngx_module_t *request = find_http_module(cycle, access_modules[2]);
+
+    auto conf_of = [&](const ngx_module_t *m) {
+        return core->loc_conf[m->ctx_index];
+    };
+
+    return core->internal
+           || (access != nullptr && has_access_rules(conf_of(access)))
+           || (basic != nullptr && has_auth_basic(basic, conf_of(basic)))
+           || (request != nullptr && has_auth_request(conf_of(request)));
+}
+
+
+/* The conf begins with the rules for IPv4, IPv6 and Unix sockets. */
+bool
+has_access_rules(const void *conf)
+{
+    constexpr std::size_t families = 1 + (NGX_HAVE_INET6 != 0)
+                                     + (NGX_HAVE_UNIX_DOMAIN != 0);
+    std::span rules(static_cast<ngx_array_t *const *>(conf), families);
+
+    return std::any_of(rules.begin(), rules.end(),
+                       [](ngx_array_t *r) { return r != nullptr; });
+}
+
+
+bool
+has_auth_basic(const ngx_module_t *m, const void *conf)
+{
+    for (ngx_command_t *c = m->commands; c->name.len != 0; c++) {
+
+        if (view(c->name) == "auth_basic") {
+            auto *realm = *reinterpret_cast<void *const *>(
+                static_cast<const char *>(conf) + c->offset);
+
+            return realm != nullptr && realm != NGX_CONF_UNSET_PTR;
+        }
+    }
+
+    return false;
+}
+
+
+/* The conf begins with the URI; "off" is empty. */
+bool
+has_auth_request(const void *conf)
+{
+    return static_cast<const ngx_str_t *>(conf)->len != 0;
 }
 
 }

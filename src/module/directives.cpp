@@ -284,9 +284,8 @@ ngx_command_t commands[] = {
      ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,
      offsetof(location_conf, required), nullptr},
 
-    {ngx_string("idempotency_bypass"), anywhere | NGX_CONF_1MORE,
-     ngx_http_set_predicate_slot, NGX_HTTP_LOC_CONF_OFFSET,
-     offsetof(location_conf, bypass), nullptr},
+    {ngx_string("idempotency_bypass"), anywhere | NGX_CONF_1MORE, set_bypass,
+     NGX_HTTP_LOC_CONF_OFFSET, offsetof(location_conf, bypass), nullptr},
 
     {ngx_string("idempotency_dry_run"), anywhere | NGX_CONF_FLAG,
      ngx_conf_set_flag_slot, NGX_HTTP_LOC_CONF_OFFSET,

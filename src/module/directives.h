@@ -117,6 +117,13 @@ setter set_scope_route;
 setter set_key;
 setter set_key_length;
 setter set_first_sent;
+setter set_bypass;
+
+/*
+ * False, and told how to write it, where a name is meant that nginx ends
+ * early: "$http_x-api-key" is "$http_x" and a text, which is never empty.
+ */
+bool names_are_whole(ngx_conf_t *cf, const ngx_str_t &text);
 setter set_methods;
 setter set_pointers;
 

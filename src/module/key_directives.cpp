@@ -18,25 +18,47 @@ constexpr std::string_view passing_variables[] = {
 };
 
 
+/* A variable in a text, without its "$" and braces. */
+struct variable_use {
+    std::string_view name;
+    bool braced;
+    std::string_view after; /* all that follows in the text */
+};
+
+
+/* The first variable in the text; an empty name: there is none. */
+variable_use
+first_variable(std::string_view text)
+{
+    std::size_t at = text.find('$');
+
+    if (at == std::string_view::npos) {
+        return {};
+    }
+
+    text.remove_prefix(at + 1);
+
+    bool braced = text.starts_with('{');
+
+    if (braced) {
+        text.remove_prefix(1);
+    }
+
+    auto end = std::find_if_not(text.begin(), text.end(), is_variable_name);
+    auto length = static_cast<std::size_t>(end - text.begin());
+
+    return {text.substr(0, length), braced, text.substr(length)};
+}
+
+
 /* False, and told why, if the text has a variable that no retry repeats. */
 bool
 stays_the_same(ngx_conf_t *cf, const ngx_str_t &text)
 {
-    std::string_view rest = view(text);
-
-    for (std::size_t at = rest.find('$'); at != std::string_view::npos;
-         at = rest.find('$'))
+    for (variable_use use = first_variable(view(text)); !use.name.empty();
+         use = first_variable(use.after))
     {
-        rest.remove_prefix(at + 1);
-
-        if (rest.starts_with('{')) {
-            rest.remove_prefix(1);
-        }
-
-        auto end = std::find_if_not(rest.begin(), rest.end(),
-                                    is_variable_name);
-        ngx_str_t name = str(
-            rest.substr(0, static_cast<std::size_t>(end - rest.begin())));
+        ngx_str_t name = str(use.name);
 
         if (std::ranges::find(passing_variables, view(name))
             == std::end(passing_variables))
@@ -53,6 +75,49 @@ stays_the_same(ngx_conf_t *cf, const ngx_str_t &text)
     }
 
     return true;
+}
+
+
+/* "-api-key" behind "$http_x": how far it seems to be meant as the name. */
+std::string_view
+seeming_name(const variable_use &use)
+{
+    std::string_view after = use.after;
+    bool joined = !use.braced && after.size() > 1
+                  && (after[0] == '-' || after[0] == '.')
+                  && is_variable_name(after[1]) && !is_digit(after[1]);
+
+    if (!joined) {
+        return {};
+    }
+
+    auto end = std::find_if_not(after.begin(), after.end(), [](char c) {
+        return is_variable_name(c) || c == '-' || c == '.';
+    });
+
+    return after.substr(0, static_cast<std::size_t>(end - after.begin()));
+}
+
+
+void
+tell_where_name_ends(ngx_conf_t *cf, const variable_use &use,
+                     const ngx_str_t &rest)
+{
+    ngx_str_t name = str(use.name);
+    ngx_str_t proper = format(cf->pool, name.len + rest.len, "%V%V", &name,
+                              &rest);
+
+    std::replace_if(
+        proper.data, proper.data + proper.len,
+        [](u_char c) { return c == '-' || c == '.'; }, u_char{'_'});
+
+    ngx_conf_log_error(
+        NGX_LOG_EMERG, cf, 0,
+        "\"$%V%V\" in \"%V\" directive is the variable \"$%V\" and the text "
+        "\"%V\": write \"$%V\" for a header, use \"map\" for a cookie or an "
+        "argument of that name, or write \"${%V}%V\" if this is meant",
+        &name, &rest, &elements<ngx_str_t>(cf->args)[0], &name, &rest, &proper,
+        &name, &rest);
 }
 
 
@@ -116,7 +181,8 @@ parse_key_source(ngx_conf_t *cf, ngx_str_t &text, key_source &source)
             return failed;
         }
 
-        return stays_the_same(cf, text) && compile(cf, text, source.value)
+        return names_are_whole(cf, text) && stays_the_same(cf, text)
+                       && compile(cf, text, source.value)
                    ? NGX_CONF_OK
                    : failed;
     }
@@ -169,6 +235,22 @@ part_by_name(std::string_view name)
 }
 
 
+bool
+names_are_whole(ngx_conf_t *cf, const ngx_str_t &text)
+{
+    for (variable_use use = first_variable(view(text)); !use.name.empty();
+         use = first_variable(use.after))
+    {
+        if (ngx_str_t rest = str(seeming_name(use)); rest.len != 0) {
+            tell_where_name_ends(cf, use, rest);
+            return false;
+        }
+    }
+
+    return true;
+}
+
+
 /* "none" is an empty list, no directive no list. */
 char *
 set_scope(ngx_conf_t *cf, ngx_command_t *, void *data)
@@ -215,8 +297,8 @@ set_scope(ngx_conf_t *cf, ngx_command_t *, void *data)
             return failed;
         }
 
-        if (!stays_the_same(cf, text) || !compile(cf, text, value)
-            || !append(conf->scope, value))
+        if (!names_are_whole(cf, text) || !stays_the_same(cf, text)
+            || !compile(cf, text, value) || !append(conf->scope, value))
         {
             return failed;
         }
@@ -359,9 +441,24 @@ set_first_sent(ngx_conf_t *cf, ngx_command_t *, void *data)
 
     conf->first_sent = make<ngx_http_complex_value_t>(cf->pool);
 
-    return conf->first_sent != nullptr && compile(cf, text, *conf->first_sent)
+    return conf->first_sent != nullptr && names_are_whole(cf, text)
+                   && compile(cf, text, *conf->first_sent)
                ? NGX_CONF_OK
                : failed;
+}
+
+
+/* A text behind a variable would make every request pass unprotected. */
+char *
+set_bypass(ngx_conf_t *cf, ngx_command_t *cmd, void *data)
+{
+    for (ngx_str_t &text : arguments(cf)) {
+        if (!names_are_whole(cf, text)) {
+            return failed;
+        }
+    }
+
+    return ngx_http_set_predicate_slot(cf, cmd, data);
 }
 
 

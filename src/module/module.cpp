@@ -1,6 +1,7 @@
 #include "module/body.h"
 #include "module/capture.h"
 #include "module/config.h"
+#include "module/config_checks.h"
 #include "module/gate.h"
 #include "module/known_bodies.h"
 #include "module/method.h"
@@ -106,6 +107,10 @@ add_to_nginx(ngx_conf_t *cf)
     auto *main = static_cast<main_conf *>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module));
 
+    if (check_locations(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     if (main->stores.nelts == 0) {
         return NGX_OK;
     }
@@ -163,6 +168,10 @@ ngx_int_t
 init_configuration(ngx_cycle_t *cycle)
 {
     say_dropped_zones(cycle);
+
+    if (main_conf *main = main_of_cycle(cycle); main != nullptr) {
+        warn_of_open_admin(cycle, *main);
+    }
 
     return NGX_OK;
 }

@@ -5,6 +5,7 @@ namespace idempotency {
 namespace {
 
 bool is_status(std::string_view text);
+void warn_without_unit(ngx_conf_t *cf, const ngx_str_t &time);
 ttl_rule parse_codes(const ngx_str_t &text);
 char *add_ttl_rule(ngx_conf_t *cf, ngx_array_t *rules, const ngx_str_t &text,
                    std::uint64_t ttl);
@@ -42,6 +43,7 @@ set_ttl(ngx_conf_t *cf, ngx_command_t *, void *data)
         }
 
         ttl = static_cast<std::uint64_t>(parsed);
+        warn_without_unit(cf, time);
     }
 
     if (open_list<ttl_rule>(cf, conf->ttl) == nullptr) {
@@ -107,6 +109,23 @@ is_status(std::string_view text)
 {
     return text.size() == 3 && text[0] >= '1' && text[0] <= '5'
            && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+
+/* "24" is surely meant as hours. */
+void
+warn_without_unit(ngx_conf_t *cf, const ngx_str_t &time)
+{
+    std::string_view text = view(time);
+
+    if (text == "0" || !std::all_of(text.begin(), text.end(), is_digit)) {
+        return;
+    }
+
+    ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                       "\"%V\" in \"idempotency_ttl\" directive is a number "
+                       "of seconds: write \"%Vh\" for hours, or \"%Vs\"",
+                       &time, &time, &time);
 }
 
 
