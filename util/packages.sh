@@ -15,9 +15,11 @@ declare -A PACKAGES=(
         libwww-perl libhttp-message-perl liburi-perl libipc-run-perl
         liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus
         chromium chromium-driver"
-    [test-modules]="libnginx-mod-http-echo libnginx-mod-http-image-filter
+    [test-modules]="libnginx-mod-http-echo
+        libnginx-mod-http-headers-more-filter libnginx-mod-http-image-filter
         libnginx-mod-http-js libnginx-mod-http-lua libnginx-mod-http-ndk
-        libnginx-mod-http-perl"
+        libnginx-mod-http-perl libnginx-mod-http-srcache-filter
+        libnginx-mod-nchan"
     [deb]="build-essential debhelper dpkg-dev fakeroot lintian"
     [deb-check]="debootstrap debian-archive-keyring"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"

@@ -11,6 +11,7 @@ namespace {
 constexpr std::uint8_t version = 1;
 constexpr std::uint8_t flag_own_location = 1;
 constexpr std::uint8_t flag_place = 2;
+constexpr std::uint8_t flag_no_server = 4;
 
 /* Where the parts of the fixed head lie. */
 constexpr std::size_t at_version = 0;
@@ -90,7 +91,8 @@ encode(std::uint8_t *out, const response_head &head, std::size_t header_fields)
     out[at_version] = version;
     out[at_flags] = static_cast<std::uint8_t>(
         (head.own_location ? flag_own_location : 0)
-        | (head.place.empty() ? 0 : flag_place));
+        | (head.place.empty() ? 0 : flag_place)
+        | (head.no_server ? flag_no_server : 0));
 
     put_u16(out + at_status, head.status);
     put_u16(out + at_plain_type, head.content_type_length);
@@ -197,7 +199,8 @@ take_head(std::span<const std::uint8_t> &rest, response_head &head)
 
     /* An unknown flag might change what the rest means. */
     if (!take(rest, head_size, fixed) || in[at_version] != version
-        || (in[at_flags] & ~(flag_own_location | flag_place)) != 0)
+        || (in[at_flags] & ~(flag_own_location | flag_place | flag_no_server))
+               != 0)
     {
         return false;
     }
@@ -206,6 +209,7 @@ take_head(std::span<const std::uint8_t> &rest, response_head &head)
     head.content_type_length = get_little_endian<std::uint16_t>(
         in + at_plain_type);
     head.own_location = (in[at_flags] & flag_own_location) != 0;
+    head.no_server = (in[at_flags] & flag_no_server) != 0;
     head.content_length = get_little_endian<std::int64_t>(in
                                                           + at_content_length);
     head.last_modified = get_little_endian<std::int64_t>(in

@@ -12,7 +12,7 @@ namespace idempotency {
  *
  *     u8   version
  *     u8   flags: 1 the Location line was nginx's own (headers_out.location),
- *          2 there is a place
+ *          2 there is a place, 4 the Server header was removed
  *     u16  status
  *     u16  length of the content type without its parameters
  *     u16  number of header fields
@@ -37,6 +37,7 @@ struct response_head {
     std::uint16_t status = 0;
     std::uint16_t content_type_length = 0;
     bool own_location = false;
+    bool no_server = false; /* nginx would add one to a response without it */
     std::int64_t content_length = -1;
     std::int64_t last_modified = -1;
     std::string_view status_line;

@@ -7,6 +7,7 @@ namespace idempotency {
 
 namespace {
 
+constexpr const char *unread = "its body could not be read";
 constexpr std::size_t piece_size = 64 * 1024;
 constexpr std::size_t per_turn = 1024 * 1024;
 
@@ -41,7 +42,7 @@ read_body(context &ctx)
     body_state &body = ctx.body;
 
     if (!prepare_fingerprint(ctx)) {
-        return fail(ctx);
+        return fail(ctx, "no memory for the fingerprint");
     }
 
     move_to(ctx, stage::reading);
@@ -68,7 +69,7 @@ read_body(context &ctx)
 
     case progress::done: return NGX_OK;
     case progress::next_turn: return NGX_DONE;
-    default: return fail(ctx);
+    default: return fail(ctx, unread);
     }
 }
 
@@ -161,7 +162,7 @@ body_read(ngx_http_request_t *r)
 
     case progress::next_turn: return;
 
-    case progress::failed: ngx_http_finalize_request(r, fail(*ctx));
+    case progress::failed: ngx_http_finalize_request(r, fail(*ctx, unread));
     }
 }
 
@@ -299,7 +300,7 @@ walk_on(ngx_event_t *event)
     ngx_connection_t *c = r->connection;
 
     ngx_http_set_log_request(c->log, r);
-    ngx_http_finalize_request(r, fail(*ctx));
+    ngx_http_finalize_request(r, fail(*ctx, unread));
     ngx_http_run_posted_requests(c);
 }
 

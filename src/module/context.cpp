@@ -122,9 +122,12 @@ pass(context &ctx, status as)
 
 
 ngx_int_t
-fail(context &ctx)
+fail(context &ctx, const char *why)
 {
     move_to(ctx, stage::failed);
+
+    ngx_log_error(NGX_LOG_ERR, ctx.request->connection->log, 0,
+                  "idempotency: %s; the request is not run and gets 500", why);
 
     return NGX_HTTP_INTERNAL_SERVER_ERROR;
 }

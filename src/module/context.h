@@ -91,8 +91,11 @@ void resume(context &ctx);
 /* Not protected: the request goes on as if the module were not there. */
 ngx_int_t pass(context &ctx, status as);
 
-/* The request cannot be protected, so it may not run: answers with 500. */
-ngx_int_t fail(context &ctx);
+/*
+ * The request cannot be protected, so it may not run: answers with 500, and
+ * tells the log why.
+ */
+ngx_int_t fail(context &ctx, const char *why);
 
 void set_expires(context &ctx, std::uint64_t remaining);
 

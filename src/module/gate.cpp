@@ -333,7 +333,7 @@ body_is_there(context &ctx)
 
     if (claim_key(ctx) != NGX_OK) {
         leave(ctx);
-        return fail(ctx);
+        return fail(ctx, "its key could not be claimed");
     }
 
     return ctx.at == stage::answered ? act_on_answer(ctx) : NGX_DONE;
@@ -362,7 +362,7 @@ look_into_body(context &ctx)
         ctx.fault = search.fault;
         return refuse(ctx, {status::invalid, error_code::key_invalid});
 
-    default: return fail(ctx);
+    default: return fail(ctx, "its key could not be read");
     }
 
     ctx.key = str(search.key);
@@ -375,15 +375,18 @@ look_into_body(context &ctx)
 ngx_int_t
 use_key(context &ctx)
 {
-    /* Without a scope nginx would not have started. */
+    /*
+     * nginx would not have started, had it known that this location has a
+     * content handler.
+     */
     if (ctx.conf->scope == nullptr) {
-        return fail(ctx);
+        return fail(ctx, "\"idempotency_scope\" is missing for its location");
     }
 
     error_code problem;
 
     if (!check_first_sent(ctx, problem)) {
-        return fail(ctx);
+        return fail(ctx, "\"idempotency_first_sent\" could not be evaluated");
     }
 
     if (problem != error_code::none) {
@@ -394,7 +397,7 @@ use_key(context &ctx)
 
     case naming::done: return NGX_OK;
     case naming::scope_empty: return handle_empty_scope(ctx);
-    default: return fail(ctx);
+    default: return fail(ctx, "its record could not be named");
     }
 }
 

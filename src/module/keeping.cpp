@@ -313,6 +313,9 @@ describe(ngx_http_request_t *r)
     head.content_length = out.content_length_n;
     head.own_location = out.location != nullptr && out.location->hash != 0;
 
+    /* By a filter above us, which a replay does not pass. */
+    head.no_server = out.server != nullptr && out.server->hash == 0;
+
     if (out.last_modified == nullptr) {
         head.last_modified = out.last_modified_time;
     }

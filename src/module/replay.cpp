@@ -148,13 +148,32 @@ room_for_names(ngx_http_request_t *r, response_reader reader)
 }
 
 
+/* nginx adds its own unless there is one, even one that is not sent. */
+ngx_int_t
+remove_server(ngx_http_request_t *r)
+{
+    ngx_table_elt_t *h = push_header(r, ngx_string("Server"), ngx_string(""));
+
+    if (h == nullptr) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 0;
+    r->headers_out.server = h;
+
+    return NGX_OK;
+}
+
+
 ngx_int_t
 set_fields(ngx_http_request_t *r, response_reader &reader)
 {
     u_char *names = room_for_names(r, reader);
     field f;
 
-    if (names == nullptr) {
+    if (names == nullptr
+        || (reader.head().no_server && remove_server(r) != NGX_OK))
+    {
         return NGX_ERROR;
     }
 

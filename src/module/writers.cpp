@@ -7,6 +7,8 @@ namespace idempotency {
 
 namespace {
 
+bool is_awaited(const context &ctx, ngx_http_request_t *sr);
+bool is_of_srcache(const context &ctx, ngx_http_request_t *sr);
 bool is_below(const context &ctx, const ngx_http_request_t *sr);
 bool note_below(context &ctx, ngx_http_request_t *sr);
 ngx_http_request_t *active_subrequest(ngx_http_request_t *r);
@@ -25,12 +27,12 @@ others_write(const context &ctx)
     ngx_http_request_t *r = ctx.request;
     ngx_http_request_t *active = active_subrequest(r);
 
-    if (active != nullptr && writes_a_part(ctx, active)) {
+    if (active != nullptr && is_awaited(ctx, active)) {
         return true;
     }
 
     for (auto *pr = r->postponed; pr != nullptr; pr = pr->next) {
-        if (pr->request != nullptr && writes_a_part(ctx, pr->request)) {
+        if (pr->request != nullptr && is_awaited(ctx, pr->request)) {
             return true;
         }
     }
@@ -113,6 +115,31 @@ before_subrequests::~before_subrequests()
 
 
 namespace {
+
+bool
+is_awaited(const context &ctx, ngx_http_request_t *sr)
+{
+    return writes_a_part(ctx, sr) && !is_of_srcache(ctx, outermost(sr));
+}
+
+
+/*
+ * srcache above us stores the response by a subrequest, and lets nothing pass
+ * of what that writes.  It gives such a subrequest a context when it makes it.
+ * A handler that makes subrequests itself may make them in a location that
+ * srcache stores too; an upstream makes none.
+ */
+bool
+is_of_srcache(const context &ctx, ngx_http_request_t *sr)
+{
+    auto *cycle = const_cast<ngx_cycle_t *>(ngx_cycle);
+    const ngx_module_t *srcache = find_http_module(
+        cycle, "ngx_http_srcache_filter_module");
+
+    return srcache != nullptr && has_upstream(ctx)
+           && sr->ctx[srcache->ctx_index] != nullptr;
+}
+
 
 bool
 is_below(const context &ctx, const ngx_http_request_t *sr)

@@ -32,7 +32,8 @@ our @EXPORT = qw(request send_request parallel collect wait_until is_gone
 
 # ---- life -----------------------------------------------------------------
 
-# http, main, events: configuration text; workers => 1; debug => 1;
+# http, main, events: configuration text; before: what stands in front of the
+# line that loads the module; workers => 1; debug => 1;
 # env => {NAME => value}, also handed on to the workers; user => of the workers;
 # daemon => 1, for a Daemon.
 sub start ($class, %opt) {
@@ -239,6 +240,7 @@ sub write_conf ($self) {
 sub conf ($self) {
     my $level = $self->{debug} ? 'debug' : 'info';
     return $self->expand(join '', map {"$_\n"}
+        $self->{before} // '',
         (map {"load_module $_;"} split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // ''),
         $> == 0 ? 'user ' . ($self->{user} // 'root') . ';' : (),
         (map {"env $_;"} sort keys %{ $self->{env} // {} }),

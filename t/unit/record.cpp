@@ -72,6 +72,7 @@ check_same(const response_head &a, const response_head &b)
     CHECK(a.status == b.status);
     CHECK(a.content_type_length == b.content_type_length);
     CHECK(a.own_location == b.own_location);
+    CHECK(a.no_server == b.no_server);
     CHECK(a.content_length == b.content_length);
     CHECK(a.last_modified == b.last_modified);
     CHECK(a.status_line == b.status_line);
@@ -278,6 +279,7 @@ TEST_CASE("record: round trip", "[record]")
 
             r.head.status = static_cast<std::uint16_t>(random());
             r.head.own_location = random() % 2 == 0;
+            r.head.no_server = random() % 2 == 0;
             r.head.content_length = static_cast<std::int64_t>(random()) - 1;
             r.head.last_modified = static_cast<std::int64_t>(random()) - 1;
             r.head.status_line = line;
@@ -457,7 +459,7 @@ TEST_CASE("record: a head that lies", "[record]")
     } rows[] = {
         {"version 0", 0, {0}},
         {"version 2", 0, {2}},
-        {"an unknown flag", 1, {4}},
+        {"an unknown flag", 1, {8}},
         {"an unknown flag beside a known one", 1, {0x81}},
         {"plain type longer than the type", 4, {22, 0}},
         {"plain type much longer than the type", 4, {0xff, 0xff}},
