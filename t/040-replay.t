@@ -11,6 +11,7 @@ use lib "$FindBin::Bin/lib";
 
 use Compress::Zlib ();
 use Test::More;
+use Time::HiRes ();
 use Http1;
 use Http2;
 use Ledger;
@@ -421,6 +422,21 @@ claim 'the age of a replay grows' => sub {
 };
 
 # ---- proxy_cache ----------------------------------------------------------
+
+# Not where milliseconds between the clocks of nginx and the store could round
+# the time up on one side and down on the other.
+claim 'a replay expires when the run said' => sub {
+    my $fraction = sub { my $now = Time::HiRes::time(); return $now - int $now };
+    wait_until(sub { $fraction->() > 0.65 && $fraction->() < 0.8 }, 5, 'a moment within a second');
+    my $said = header(write_to('/variables'), 'X-Expires');
+    my $end = Time::HiRes::time() + 1.2;
+    my %replays;
+    while (Time::HiRes::time() < $end) {
+        $replays{ header(write_to('/variables'), 'X-Expires') }++;
+        select undef, undef, undef, 0.05;
+    }
+    is_deeply([keys %replays], [$said], 'the same second on all replays') or diag(explain(\%replays));
+};
 
 claim 'a cache that does not take writes changes nothing' => sub {
     twice('/cache-of-gets/x');

@@ -133,12 +133,20 @@ fail(context &ctx, const char *why)
 }
 
 
+/*
+ * Rounded: what is left of a record is known in milliseconds, and the sum must
+ * come to the same second on the run and on each replay.
+ */
 void
 set_expires(context &ctx, std::uint64_t remaining)
 {
+    const ngx_time_t *now = ngx_timeofday();
+
     ctx.expires = remaining == forever
                       ? -1
-                      : ngx_time() + static_cast<time_t>(remaining / 1000);
+                      : now->sec
+                            + static_cast<time_t>((now->msec + remaining + 500)
+                                                  / 1000);
 }
 
 
