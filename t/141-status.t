@@ -227,7 +227,8 @@ sub expected ($label, $objects) {
         take_overs => 'takeovers_total', clients_gone => 'clients_gone_total',
         dry_run => 'dry_run_total', operation_seconds => 'store_operation_seconds',
         errors => 'store_errors_total',
-        (map { $_ => "${_}_total" } qw(outcomes_late outcomes_stored_late outcomes_lost)),
+        (map { $_ => "${_}_total" } qw(outcomes_late outcomes_stored_late outcomes_lost
+            responses_damaged)),
         (map { $_ => "store_${_}_total" } qw(responses_dropped claims_refused)));
     my %inner = (requests => 'status', refusals => 'code', runs => 'outcome', unknown => 'reason',
         not_kept => 'reason', dry_run => 'would', operation_seconds => 'operation',

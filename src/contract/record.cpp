@@ -1,7 +1,9 @@
 #include "contract/record.h"
 
+#include "contract/ascii.h"
 #include "contract/little_endian.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace idempotency {
@@ -30,7 +32,15 @@ constexpr std::size_t head_size = 40;
 
 constexpr std::size_t field_head_size = 6;
 
+/* The last second of the year 9999: nginx has room for four digits. */
+constexpr std::int64_t last_date = 253402300799;
 
+
+bool is_line(std::string_view text);
+bool is_name(std::string_view text);
+bool is_status_line(std::string_view text, unsigned status);
+bool has_right_length(const response_head &head, std::uint64_t body,
+                      response_to what);
 bool take_head(std::span<const std::uint8_t> &rest, response_head &head);
 bool take_place(std::span<const std::uint8_t> &rest, response_head &head);
 bool take_fields(std::span<const std::uint8_t> &rest, std::size_t count);
@@ -63,6 +73,24 @@ encodable(const field &f)
     std::uint64_t value_size = f.value.size();
 
     return f.name.size() <= UINT16_MAX && value_size <= UINT32_MAX;
+}
+
+
+bool
+sendable(const response_head &head)
+{
+    return head.status >= 200 && head.status <= 999
+           && is_status_line(head.status_line, head.status)
+           && is_line(head.content_type) && is_line(head.charset)
+           && head.content_length >= -1 && head.last_modified >= -1
+           && head.last_modified <= last_date;
+}
+
+
+bool
+sendable(const field &f)
+{
+    return is_name(f.name) && is_line(f.value);
 }
 
 
@@ -140,7 +168,7 @@ set_body(std::uint8_t *head, std::uint64_t body_length,
 
 
 bool
-response_reader::open(std::span<const std::uint8_t> bytes)
+response_reader::open(std::span<const std::uint8_t> bytes, response_to what)
 {
     const std::uint8_t *in = bytes.data();
     response_reader read;
@@ -148,7 +176,7 @@ response_reader::open(std::span<const std::uint8_t> bytes)
     /* What was opened before must not be found after a failure. */
     *this = response_reader();
 
-    if (!take_head(bytes, read.head_)) {
+    if (!take_head(bytes, read.head_) || !sendable(read.head_)) {
         return false;
     }
 
@@ -159,7 +187,8 @@ response_reader::open(std::span<const std::uint8_t> bytes)
 
     if (!take_fields(bytes, read.headers_)
         || !take(bytes, get_little_endian<std::uint64_t>(in + at_body),
-                 read.body_))
+                 read.body_)
+        || !has_right_length(read.head_, read.body_.size(), what))
     {
         return false;
     }
@@ -190,6 +219,68 @@ response_reader::next_trailer(field &f)
 
 
 namespace {
+
+/*
+ * Whether it can be a part of a header line.  nginx passes on other control
+ * characters of an application, so they are not refused here.
+ */
+bool
+is_line(std::string_view text)
+{
+    return std::none_of(text.begin(), text.end(), [](char c) {
+        return static_cast<unsigned char>(c) <= '\r'
+               && (c == '\r' || c == '\n' || c == '\0');
+    });
+}
+
+
+/* As strict as nginx is with an upstream, and no stricter. */
+bool
+is_name(std::string_view text)
+{
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+        return static_cast<unsigned char>(c) > ' ' && c != '\x7f' && c != ':';
+    });
+}
+
+
+/* Empty, or the status in digits and a reason: "201 Created", "403.1 No". */
+bool
+is_status_line(std::string_view text, unsigned status)
+{
+    if (text.empty()) {
+        return true;
+    }
+
+    auto digit = [&](std::size_t i) {
+        return static_cast<unsigned>(text[i] - '0');
+    };
+
+    return text.size() >= 3 && is_digit(text[0]) && is_digit(text[1])
+           && is_digit(text[2])
+           && digit(0) * 100 + digit(1) * 10 + digit(2) == status
+           && (text.size() == 3 || !is_digit(text[3])) && is_line(text);
+}
+
+
+/*
+ * A client takes what is too much, or what it misses, for a part of the next
+ * response on the connection.
+ */
+bool
+has_right_length(const response_head &head, std::uint64_t body,
+                 response_to what)
+{
+    bool bodiless = what == response_to::head || has_no_body(head.status);
+
+    if (bodiless) {
+        return body == 0;
+    }
+
+    return head.content_length < 0
+           || static_cast<std::uint64_t>(head.content_length) == body;
+}
+
 
 bool
 take_head(std::span<const std::uint8_t> &rest, response_head &head)
@@ -256,7 +347,10 @@ take_fields(std::span<const std::uint8_t> &rest, std::size_t count)
         std::uint64_t value = get_little_endian<std::uint32_t>(taken.data()
                                                                + 2);
 
-        if (!take(rest, name + value, taken)) {
+        if (!take(rest, name + value, taken)
+            || !sendable(field{text_at(taken.data(), name),
+                               text_at(taken.data() + name, value)}))
+        {
             return false;
         }
     }

@@ -62,6 +62,22 @@ inline constexpr std::size_t max_fields = UINT16_MAX;
 bool encodable(const response_head &head);
 bool encodable(const field &f);
 
+/*
+ * Whether a client can be sent it as it is: a final status, nothing that ends
+ * a line of the header, dates that nginx has room for.  A reader rejects what
+ * is not, so a writer must not store it.
+ */
+bool sendable(const response_head &head);
+bool sendable(const field &f);
+
+/* Whether a response of this status has no body. */
+constexpr bool
+has_no_body(unsigned status)
+{
+    return status == 204 || status == 304;
+}
+
+
 std::size_t encoded_size(const response_head &head);
 std::size_t encoded_size(const field &f);
 
@@ -75,14 +91,21 @@ void set_body(std::uint8_t *head, std::uint64_t body_length,
               std::size_t trailer_fields);
 
 
+/* A response to HEAD has the length of a body that it does not have. */
+enum class response_to : std::uint8_t { head, others };
+
+
 /*
  * Reads an encoded response.  Its views point into the bytes it was opened
- * on.  The bytes come from outside the process: open() checks every length,
- * so that what it accepted can be walked without further doubt.
+ * on.  The bytes come from outside the process, and others may have changed
+ * them: open() checks every length, all that goes into a header, and that the
+ * body is as long as Content-Length says.  What it accepted can be walked and
+ * sent without further doubt.
  */
 class response_reader {
 public:
-    [[nodiscard]] bool open(std::span<const std::uint8_t> bytes);
+    [[nodiscard]] bool open(std::span<const std::uint8_t> bytes,
+                            response_to what = response_to::others);
 
     const response_head &head() const { return head_; }
     std::span<const std::uint8_t> body() const { return body_; }

@@ -1,7 +1,9 @@
 #include "module/claim.h"
 
+#include "contract/record.h"
 #include "module/context.h"
 #include "module/counting.h"
+#include "module/replay.h"
 #include "module/shared_response.h"
 
 #include <openssl/rand.h>
@@ -163,6 +165,11 @@ meet_record(context &ctx)
                    static_cast<int>(found.state), found.same_fingerprint);
 
     verdict v = judge(found.state, found.same_fingerprint);
+    response_reader reader;
+
+    if (v == verdict::replay && !open_response(ctx, reader)) {
+        v = verdict::not_kept;
+    }
 
     if (v == verdict::wait) {
         if (park(ctx)) {
@@ -187,7 +194,7 @@ meet_record(context &ctx)
         return pass(ctx, status::replay);
     }
 
-    return replay_in_place(ctx);
+    return replay_in_place(ctx, reader);
 }
 
 

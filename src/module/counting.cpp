@@ -113,6 +113,13 @@ count_replay(const context &ctx)
 }
 
 
+void
+count_damaged(const context &ctx)
+{
+    ctx.conf->store->counts->add(store_count::damaged);
+}
+
+
 /* It may be noticed more than once. */
 void
 count_client_gone(context &ctx)

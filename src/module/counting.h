@@ -57,6 +57,7 @@ void count_refusal(const context &ctx, const refusal &why);
 void count_dry_run(const context &ctx, error_code code);
 void count_claimed(const context &ctx);
 void count_replay(const context &ctx);
+void count_damaged(const context &ctx);
 
 void count_client_gone(context &ctx);
 void count_unknown(const context &ctx, unknown_reason why);

@@ -1,5 +1,6 @@
 #include "module/ending.h"
 
+#include "contract/record.h"
 #include "module/context.h"
 #include "module/counting.h"
 #include "module/headers.h"
@@ -113,14 +114,17 @@ send_successor(context &ctx)
     set_expires(ctx, answer.remaining);
 
     verdict v = judge(answer.state, answer.same_fingerprint);
+    response_reader reader;
 
-    if (v == verdict::replay && !is_own_place(ctx)) {
+    if (v == verdict::replay
+        && (!open_response(ctx, reader) || !is_own_place(ctx, reader)))
+    {
         ctx.claim.answer.response = {};
         v = verdict::not_kept;
     }
 
     if (v == verdict::replay) {
-        return send_replay(ctx);
+        return send_replay(ctx, reader);
     }
 
     refusal why = refusal_for(v);

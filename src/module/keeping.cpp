@@ -23,7 +23,7 @@ constexpr const char *reasons[] = {
     "",
     "it is larger than \"idempotency_max_response\"",
     "it is in a file",
-    "it has more or longer headers than a record can hold",
+    "its status or its headers are not valid, or more than a record can hold",
     "it is incomplete",
     "a subrequest wrote a part of it",
     "the application asked to discard it",
@@ -96,6 +96,9 @@ fits(context &ctx, const portion &p)
 
     if (capture.size > static_cast<off_t>(ctx.conf->max_response)) {
         not_to_keep(ctx, not_kept::too_large);
+
+    } else if (capture.size != 0 && has_no_body(capture.status)) {
+        not_to_keep(ctx, not_kept::not_encodable);
 
     } else if (!p.in_memory) {
         not_to_keep(ctx, not_kept::in_file);
@@ -284,7 +287,7 @@ encode_header(context &ctx)
     fields_size size = measure_fields(ctx.conf, r->headers_out.headers);
 
     /* A response that cannot be put down is passed on and not kept. */
-    if (!encodable(head) || size.count > max_fields) {
+    if (!encodable(head) || !sendable(head) || size.count > max_fields) {
         not_to_keep(ctx, not_kept::not_encodable);
         return true;
     }
@@ -360,11 +363,12 @@ encode_fields(const location_conf *conf, ngx_list_t &list, std::uint8_t *out)
 bool
 is_kept_field(const location_conf *conf, const ngx_table_elt_t &h)
 {
-    if (h.hash == 0 || !encodable(field{view(h.key), view(h.value)})) {
+    std::string_view name = view(h.key);
+    field f = {name, view(h.value)};
+
+    if (h.hash == 0 || !encodable(f) || !sendable(f)) {
         return false;
     }
-
-    std::string_view name = view(h.key);
 
     for (std::string_view never : never_kept) {
         if (same_name(name, never)) {

@@ -99,6 +99,10 @@ constexpr metric of_stores[] = {
     {"outcomes_lost", "outcomes_lost_total",
      "Late outcomes that were given up.", "", store_count::outcomes_lost,
      nullptr, nullptr},
+
+    {"responses_damaged", "responses_damaged_total",
+     "Retries that met a stored response which was damaged or changed.", "",
+     store_count::damaged, nullptr, nullptr},
 };
 
 }

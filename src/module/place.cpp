@@ -22,7 +22,6 @@ struct way {
 
 bool is_error_page(const context &ctx);
 ngx_str_t place_of(ngx_http_request_t *r);
-std::string_view recorded_place(const context &ctx);
 ngx_int_t walk(context &ctx, std::string_view place);
 bool can_walk(ngx_http_request_t *r, const way &to);
 way read_place(std::string_view place);
@@ -97,11 +96,11 @@ is_at_home(const context &ctx)
 
 
 ngx_int_t
-replay_in_place(context &ctx)
+replay_in_place(context &ctx, response_reader &reader)
 {
-    std::string_view place = recorded_place(ctx);
+    std::string_view place = reader.head().place;
 
-    return place.empty() ? replay(ctx) : walk(ctx, place);
+    return place.empty() ? replay(ctx, reader) : walk(ctx, place);
 }
 
 
@@ -114,15 +113,16 @@ arrive(context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
     ngx_str_t here = place_of(r);
+    response_reader reader;
 
-    if (here.data == nullptr) {
+    if (here.data == nullptr || !open_response(ctx, reader)) {
         return refuse_elsewhere(ctx);
     }
 
     if (ctx.run.place.changes - r->uri_changes == 1
-        && view(here) == recorded_place(ctx))
+        && view(here) == reader.head().place)
     {
-        return replay(ctx);
+        return replay(ctx, reader);
     }
 
     if (r->content_handler == nullptr || has_become_get(ctx)) {
@@ -134,10 +134,10 @@ arrive(context &ctx)
 
 
 bool
-is_own_place(const context &ctx)
+is_own_place(const context &ctx, const response_reader &reader)
 {
     return !ctx.run.place.lost
-           && view(ctx.run.place.place) == recorded_place(ctx);
+           && view(ctx.run.place.place) == reader.head().place;
 }
 
 
@@ -166,16 +166,6 @@ place_of(ngx_http_request_t *r)
                   core->name.len + condition->len + uri->len + args->len + 4,
                   "%c%V%c%V%c%V%c%V", kind_of(core), &core->name, separator,
                   condition, separator, uri, separator, args);
-}
-
-
-std::string_view
-recorded_place(const context &ctx)
-{
-    response_reader reader;
-
-    return reader.open(ctx.claim.answer.response) ? reader.head().place
-                                                  : std::string_view();
 }
 
 

@@ -5,6 +5,7 @@
 namespace idempotency {
 
 struct context;
+class response_reader;
 
 
 /*
@@ -36,12 +37,12 @@ bool has_known_place(context &ctx);
 bool is_at_home(const context &ctx);
 
 /* Replays the record, in the location that has admitted its run. */
-ngx_int_t replay_in_place(context &ctx);
+ngx_int_t replay_in_place(context &ctx, response_reader &reader);
 
 /* A request that was sent to that location has come to a gate. */
 ngx_int_t arrive(context &ctx);
 
 /* Whether the record's run was admitted where this run was. */
-bool is_own_place(const context &ctx);
+bool is_own_place(const context &ctx, const response_reader &reader);
 
 }

@@ -399,29 +399,42 @@ end_chain(ngx_chain_t *body)
 }
 
 
-ngx_int_t
-replay(context &ctx)
+bool
+open_response(context &ctx, response_reader &reader)
 {
     ngx_http_request_t *r = ctx.request;
-    response_reader reader;
     auto &response = ctx.claim.answer.response;
+    response_to what = view(ctx.method) == "HEAD" ? response_to::head
+                                                  : response_to::others;
 
     response = share_response(r, ctx.claim.own.name, response);
 
-    if (!reader.open(response)) {
-        ngx_log_error(
-            NGX_LOG_ERR, r->connection->log, 0,
-            "idempotency: stored response is corrupt or from another "
-            "version of the module");
-        ctx.status = status::store_error;
-        return send_problem(ctx, error_code::store_unavailable);
+    if (reader.open(response, what)) {
+        return true;
     }
 
+    id_text id(ctx);
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "idempotency: record %V: the stored response is damaged, or "
+                  "of another version of the module; it is not replayed, "
+                  "retries get 409 response_not_kept",
+                  &id.text);
+    count_damaged(ctx);
+    response = {};
+
+    return false;
+}
+
+
+ngx_int_t
+replay(context &ctx, response_reader &reader)
+{
     ctx.status = status::replay;
     count_replay(ctx);
     move_to(ctx, stage::replayed);
 
-    ngx_http_finalize_request(r, send_response(ctx, reader));
+    ngx_http_finalize_request(ctx.request, send_response(ctx, reader));
 
     return NGX_DONE;
 }
@@ -446,14 +459,8 @@ strip_mark(ngx_list_t &fields, const location_conf *conf)
 
 /* From a filter, in place of another response. */
 ngx_int_t
-send_replay(context &ctx)
+send_replay(context &ctx, response_reader &reader)
 {
-    response_reader reader;
-
-    if (!reader.open(ctx.claim.answer.response)) {
-        return NGX_ERROR;
-    }
-
     ctx.status = status::replay;
 
     return send_response(ctx, reader);

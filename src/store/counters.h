@@ -59,6 +59,7 @@ enum : std::size_t {
     outcomes_late = errors + 8,
     outcomes_stored_late,
     outcomes_lost,
+    damaged,     /* responses that could not be replayed */
     unavailable, /* 1: the worker of this slot cannot use the store */
     end,
 };

@@ -290,7 +290,7 @@ redis_store::claim_found(operation &op, const redisReply &value,
 void
 redis_store::claim_unreadable(operation &op)
 {
-    health_.unreadable_record(op.link->name());
+    health_.unreadable_record(op.link->name(), op.whose.name);
     health_.claim_failed();
     answer_claim(op, answer_without_record(claim_result::unreadable));
 }

@@ -164,17 +164,22 @@ server_health::wrong_type(const ngx_str_t &server)
 
 
 void
-server_health::unreadable_record(const ngx_str_t &server)
+server_health::unreadable_record(const ngx_str_t &server,
+                                 const record_id &name)
 {
+    u_char id[2 * sizeof(record_id)];
+
     if (!unreadable_records_.now()) {
         return;
     }
 
+    ngx_hex_dump(id, const_cast<u_char *>(name.data()), name.size());
+
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "idempotency: Redis at \"%V\" has a record in a format that "
-                  "this version of the module cannot read, requests with its "
-                  "key are refused",
-                  &server);
+                  "idempotency: record %*s: Redis at \"%V\" has it in a "
+                  "format that this version of the module cannot read, "
+                  "requests with its key are refused",
+                  sizeof(id), id, &server);
 }
 
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "contract/key.h"
 #include "ngx.h"
 #include "store/counters.h"
 #include "store/redis_reply.h"
@@ -32,7 +33,7 @@ public:
 
     /* Problems with one record or with one setting of the server. */
     void wrong_type(const ngx_str_t &server);
-    void unreadable_record(const ngx_str_t &server);
+    void unreadable_record(const ngx_str_t &server, const record_id &name);
     void evicts(const ngx_str_t &server, std::string_view policy);
     void lists_nothing(const ngx_str_t &server, const char *why);
 

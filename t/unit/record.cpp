@@ -195,21 +195,28 @@ TEST_CASE("record: round trip", "[record]")
         CHECK(written(r).size() == 40);
     }
 
-    SECTION("all bytes, in every part")
+    SECTION("all bytes that can be sent, in every part")
     {
         response r = usual();
-        std::string all;
+        std::string all, line, name;
 
         for (int c = 0; c < 256; c++) {
             all += static_cast<char>(c);
+            line += c == 0 || c == '\r' || c == '\n' ? '-'
+                                                     : static_cast<char>(c);
+            name += c <= ' ' || c == ':' || c == 0x7f ? '-'
+                                                      : static_cast<char>(c);
         }
 
-        r.head.status_line = all;
-        r.head.charset = all;
+        const std::string status_line = "201 " + line;
+
+        r.head.status_line = status_line;
+        r.head.charset = line;
         r.head.place = all;
-        r.headers = {{all, all}};
+        r.head.content_length = 256;
+        r.headers = {{name, line}};
         r.body = all;
-        r.trailers = {{all, all}};
+        r.trailers = {{name, line}};
         check_round_trip(r);
     }
 
@@ -217,12 +224,14 @@ TEST_CASE("record: round trip", "[record]")
     {
         response r = usual();
         const std::string widest(UINT16_MAX, 'w');
+        std::string line = widest;
 
-        r.head.status = UINT16_MAX;
+        line.replace(0, 3, "999");
+        r.head.status = 999;
         r.head.content_type_length = UINT16_MAX;
-        r.head.content_length = INT64_MAX;
-        r.head.last_modified = INT64_MIN;
-        r.head.status_line = widest;
+        r.head.content_length = 1 << 20;
+        r.head.last_modified = 253402300799;
+        r.head.status_line = line;
         r.head.content_type = widest;
         r.head.charset = widest;
         r.head.place = widest;
@@ -235,8 +244,9 @@ TEST_CASE("record: round trip", "[record]")
     {
         response r;
 
+        r.head.status = 200;
         r.headers.assign(max_fields, {"n", ""});
-        r.trailers.assign(max_fields, {"", "v"});
+        r.trailers.assign(max_fields, {"n", "v"});
         check_round_trip(r);
     }
 
@@ -244,17 +254,18 @@ TEST_CASE("record: round trip", "[record]")
     {
         response r = usual();
 
+        r.head.content_length = -1;
         r.body.clear();
         r.headers.clear();
         check_round_trip(r);
     }
 
-    SECTION("fields without name and value")
+    SECTION("fields without value")
     {
         response r = usual();
 
-        r.headers = {{"", ""}, {"", ""}};
-        r.trailers = {{"", ""}};
+        r.headers = {{"n", ""}, {"n", ""}};
+        r.trailers = {{"m", ""}};
         check_round_trip(r);
     }
 
@@ -265,22 +276,21 @@ TEST_CASE("record: round trip", "[record]")
             std::string s(random() % (most + 1), 0);
 
             for (char &c : s) {
-                c = static_cast<char>(random());
+                c = static_cast<char>('0' + random() % 10);
             }
             return s;
         };
 
         for (int round = 0; round < 300; round++) {
             response r;
-            std::string line = text(20);
+            std::string line = "299 " + text(20);
             std::string type = text(40);
             std::string charset = text(8);
             std::string place = text(8);
 
-            r.head.status = static_cast<std::uint16_t>(random());
+            r.head.status = 299;
             r.head.own_location = random() % 2 == 0;
             r.head.no_server = random() % 2 == 0;
-            r.head.content_length = static_cast<std::int64_t>(random()) - 1;
             r.head.last_modified = static_cast<std::int64_t>(random()) - 1;
             r.head.status_line = line;
             r.head.content_type = type;
@@ -289,12 +299,16 @@ TEST_CASE("record: round trip", "[record]")
             r.head.charset = charset;
             r.head.place = place;
             r.body = text(300);
+            r.head.content_length = random() % 2 == 0
+                                        ? -1
+                                        : static_cast<std::int64_t>(
+                                            r.body.size());
 
             for (unsigned n = random() % 6; n > 0; n--) {
-                r.headers.push_back({text(10), text(30)});
+                r.headers.push_back({"n" + text(10), text(30)});
             }
             for (unsigned n = random() % 3; n > 0; n--) {
-                r.trailers.push_back({text(10), text(30)});
+                r.trailers.push_back({"n" + text(10), text(30)});
             }
 
             check_round_trip(r);
@@ -350,6 +364,7 @@ TEST_CASE("record: an encoded head alone has no body yet", "[record]")
     response_reader reader;
     field f;
 
+    head.status = 200;
     encode(out.data(), head, 0);
 
     REQUIRE(reader.open(out));
@@ -507,11 +522,78 @@ TEST_CASE("record: a head that lies", "[record]")
 }
 
 
+TEST_CASE("record: what a client cannot be sent", "[record]")
+{
+    using change = void (*)(response &);
+
+    struct {
+        const char *claim;
+        change make;
+    } rows[] = {
+        {"status 0", [](response &r) { r.head.status = 0; }},
+        {"status 199", [](response &r) { r.head.status = 199; }},
+        {"status 1000", [](response &r) { r.head.status = 1000; }},
+        {"another status", [](response &r) { r.head.status = 202; }},
+        {"no digits", [](response &r) { r.head.status_line = "OK"; }},
+        {"more digits", [](response &r) { r.head.status_line = "2010"; }},
+        {"a split line", [](response &r) { r.head.status_line = "201\r\na"; }},
+        {"a split type",
+         [](response &r) {
+             r.head.content_type = "a/b\nc: d";
+             r.head.content_type_length = 3;
+         }},
+        {"a split charset", [](response &r) { r.head.charset = "a\rb"; }},
+        {"a length of -2", [](response &r) { r.head.content_length = -2; }},
+        {"another length", [](response &r) { r.head.content_length = 14; }},
+        {"a body of 304",
+         [](response &r) {
+             r.head.status = 304;
+             r.head.status_line = {};
+         }},
+        {"the year 10000", [](response &r) { r.head.last_modified++; }},
+        {"a date of -2", [](response &r) { r.head.last_modified = -2; }},
+        {"no name", [](response &r) { r.headers[0].name = ""; }},
+        {"a blank name", [](response &r) { r.headers[0].name = "a b"; }},
+        {"a colon", [](response &r) { r.headers[1].name = "a:b"; }},
+        {"a split value", [](response &r) { r.headers[1].value = "a\nb"; }},
+        {"a split trailer", [](response &r) { r.trailers[0].value = "\r"; }},
+        {"a zero byte", [](response &r) { r.headers[0].value.push_back(0); }},
+    };
+
+    for (const auto &row : rows) {
+        response r = usual();
+
+        r.head.last_modified = 253402300799;
+        REQUIRE(opens(written(r)));
+        row.make(r);
+        INFO(row.claim);
+        CHECK_FALSE(opens(written(r)));
+    }
+}
+
+
+TEST_CASE("record: a response to HEAD has a length and no body", "[record]")
+{
+    response r = usual();
+    response_reader reader;
+
+    CHECK_FALSE(reader.open(written(r), response_to::head));
+    r.body.clear();
+    CHECK_FALSE(reader.open(written(r)));
+    CHECK(reader.open(written(r), response_to::head));
+
+    r.head.status = 304;
+    r.head.status_line = {};
+    CHECK(reader.open(written(r)));
+}
+
+
 TEST_CASE("record: lengths that are none together in 32 bits", "[record]")
 {
     response_head head;
     bytes in(encoded_size(head));
 
+    head.status = 200;
     encode(in.data(), head, 1);
 
     const bytes name_and_value = {8, 0, 0xf8, 0xff, 0xff, 0xff};
