@@ -115,6 +115,33 @@ claim 'complete: it did happen, and retries get this' => sub {
     cmp_ok(abs($found->{remaining_seconds} - 86400), '<', 60, 'for a day');
 };
 
+# As an operator may copy them from another response.
+claim 'complete leaves out what belongs to the connection' => sub {
+    my $record = unknown_key();
+    my @left_out = ('Content-Length: 3', 'content-length: 400', 'Transfer-Encoding: chunked',
+        'Connection: close', 'Keep-Alive: timeout=5', 'Proxy-Connection: close', 'TE: trailers',
+        'Trailer: X-T', 'Upgrade: h2c', 'Proxy-Authenticate: Basic', 'Server: other',
+        'Date: Thu, 01 Jan 1970 00:00:00 GMT');
+    my $answer = act($ng, act => 'complete', id => $record->{id}, status => 201,
+        (map { (header => $_) } @left_out), header => 'X-By: hand', body => 'by hand');
+    is($answer->{status}, 200, 'done') or diag($answer->{body});
+    my $conn = Http1->new($ng->port);
+    my $ask = sub ($key) {
+        my (undef, @request) = post_args($ng->port, $key, headers => [Connection => 'keep-alive']);
+        return $conn->send(@request)->response;
+    };
+    my $retry = $ask->(claim_key());
+    is("$retry->{status} $retry->{body}", '201 by hand', 'replayed');
+    is(header($retry, 'X-By'), 'hand', 'with the other header');
+    is(header($retry, 'Content-Length'), 7, 'one length, the true one');
+    is(header($retry, $_), undef, "no $_")
+        for qw(Transfer-Encoding Keep-Alive Proxy-Connection TE Trailer Upgrade Proxy-Authenticate);
+    is(header($retry, 'Connection'), 'keep-alive', 'the connection is kept');
+    unlike(header($retry, 'Server') . header($retry, 'Date'), qr/other|1970/, 'Server and Date are new');
+    like(said($ask->(claim_key() . '-next')), qr/^201 #\d+$/, 'and sound');
+    $conn->close;
+};
+
 claim 'complete for some time' => sub {
     my $record = unknown_key();
     is(act($ng, act => 'complete', id => $record->{id}, status => 200, ttl => 600)->{status}, 200,
@@ -258,6 +285,10 @@ claim 'what makes no sense' => sub {
             header => "X: a\r\nY: b")],
         ['a split type', act($ng, act => 'complete', id => $id, status => 200,
             type => "text/plain\r\nY: b")],
+        ['a second type', act($ng, act => 'complete', id => $id, status => 200,
+            header => 'Content-Type: text/plain')],
+        ['a body that the status does not have', act($ng, act => 'complete', id => $id,
+            status => 204, body => 'x')],
         ['no time', act($ng, act => 'complete', id => $id, status => 200, ttl => 0)],
     );
     is("$_->[1]{status} " . (answer_of($_->[1])->{error} // ''), '400 bad_request', $_->[0]) for @bad;

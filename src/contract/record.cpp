@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace idempotency {
 
@@ -31,6 +32,12 @@ constexpr std::size_t at_body = 32;
 constexpr std::size_t head_size = 40;
 
 constexpr std::size_t field_head_size = 6;
+
+constexpr std::string_view never_kept[] = {
+    "connection", "keep-alive", "proxy-authenticate", "proxy-connection",
+    "te",         "trailer",    "transfer-encoding",  "upgrade",
+    "date",       "server",     "content-length",
+};
 
 /* The last second of the year 9999: nginx has room for four digits. */
 constexpr std::int64_t last_date = 253402300799;
@@ -91,6 +98,16 @@ bool
 sendable(const field &f)
 {
     return is_name(f.name) && is_line(f.value);
+}
+
+
+bool
+is_never_kept(std::string_view name)
+{
+    return std::any_of(std::begin(never_kept), std::end(never_kept),
+                       [&](std::string_view never) {
+                           return same_but_for_case(name, never);
+                       });
 }
 
 

@@ -70,6 +70,12 @@ bool encodable(const field &f);
 bool sendable(const response_head &head);
 bool sendable(const field &f);
 
+/*
+ * What is the connection's, not the response's, or is set anew.  No record has
+ * such a field; one that comes from elsewhere is not sent.
+ */
+bool is_never_kept(std::string_view name);
+
 /* Whether a response of this status has no body. */
 constexpr bool
 has_no_body(unsigned status)

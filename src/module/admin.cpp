@@ -63,7 +63,8 @@ constexpr admin_error nothing_asked = {
 constexpr admin_error bad_response = {
     400, "bad_request",
     "\"complete\" needs \"status=\" from 200 to 599; each \"header=\" is "
-    "\"Name: value\"; \"ttl=\" is in seconds."};
+    "\"Name: value\", but \"type=\" is the Content-Type; 204 and 304 have no "
+    "\"body=\"; \"ttl=\" is in seconds."};
 
 constexpr admin_error failed_request = {500, "internal_error",
                                         "The request failed."};

@@ -13,6 +13,7 @@ bool encode_whole(const admin_form &form, const response_head &head,
                   ngx_pool_t *pool, std::span<const std::uint8_t> &out);
 bool encode_summary(const admin_form &form, const response_head &head,
                     ngx_pool_t *pool, std::span<const std::uint8_t> &out);
+bool is_kept_header(const form_field &f);
 bool read_header(const form_field &f, field &out);
 bool is_field_value(std::string_view text);
 
@@ -65,12 +66,17 @@ encode_whole(const admin_form &form, const response_head &head,
             continue;
         }
 
-        if (!read_header(given, f) || !encodable(f)) {
+        /* Its type is a field of the form. */
+        if (!read_header(given, f) || !encodable(f)
+            || same_name(f.name, "content-type"))
+        {
             return false;
         }
 
-        size += encoded_size(f);
-        headers++;
+        if (is_kept_header(given)) {
+            size += encoded_size(f);
+            headers++;
+        }
     }
 
     auto bytes = make_array<std::uint8_t>(pool, size);
@@ -83,16 +89,30 @@ encode_whole(const admin_form &form, const response_head &head,
 
     for (const form_field &given : form.fields()) {
 
-        if (given.name == "header" && read_header(given, f)) {
+        if (is_kept_header(given) && read_header(given, f)) {
             p = encode(p, f);
         }
     }
 
-    ngx_memcpy(p, body.data(), body.size());
+    std::copy(body.begin(), body.end(), p);
     set_body(bytes.data(), body.size(), 0);
     out = bytes;
 
-    return true;
+    /* A body that its status does not have, for one. */
+    response_reader reader;
+
+    return reader.open(out);
+}
+
+
+/* What is left out of any record is left out here, too. */
+bool
+is_kept_header(const form_field &f)
+{
+    field header;
+
+    return f.name == "header" && read_header(f, header)
+           && !is_never_kept(header.name);
 }
 
 

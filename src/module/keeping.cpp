@@ -10,14 +10,6 @@ namespace {
 constexpr std::size_t first_piece = 4 * 1024;
 constexpr std::size_t largest_piece = 64 * 1024;
 
-/* What is the connection's, not the response's, or is set anew. */
-constexpr std::string_view never_kept[] = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-connection",
-    "te",         "trailer",    "transfer-encoding",  "upgrade",
-    "date",       "server",     "content-length",
-};
-
-
 /* By not_kept. */
 constexpr const char *reasons[] = {
     "",
@@ -366,14 +358,8 @@ is_kept_field(const location_conf *conf, const ngx_table_elt_t &h)
     std::string_view name = view(h.key);
     field f = {name, view(h.value)};
 
-    if (h.hash == 0 || !encodable(f) || !sendable(f)) {
+    if (h.hash == 0 || !encodable(f) || !sendable(f) || is_never_kept(name)) {
         return false;
-    }
-
-    for (std::string_view never : never_kept) {
-        if (same_name(name, never)) {
-            return false;
-        }
     }
 
     for (const ngx_str_t &hidden : elements<ngx_str_t>(conf->hidden)) {

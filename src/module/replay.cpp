@@ -178,6 +178,11 @@ set_fields(ngx_http_request_t *r, response_reader &reader)
     }
 
     while (reader.next_header(f)) {
+
+        if (is_never_kept(f.name)) {
+            continue;
+        }
+
         ngx_table_elt_t *h = push(&r->headers_out.headers, f, names);
 
         if (h == nullptr || place(r, reader.head(), h) != NGX_OK) {
@@ -188,6 +193,10 @@ set_fields(ngx_http_request_t *r, response_reader &reader)
     }
 
     while (reader.next_trailer(f)) {
+
+        if (is_never_kept(f.name)) {
+            continue;
+        }
 
         if (push(&r->headers_out.trailers, f, names) == nullptr) {
             return NGX_ERROR;
