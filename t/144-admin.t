@@ -142,6 +142,15 @@ claim 'complete leaves out what belongs to the connection' => sub {
     $conn->close;
 };
 
+claim 'an act may come in chunks' => sub {
+    my $record = unknown_key();
+    my $form = Admin::form(act => 'release', id => $record->{id});
+    my $answer = request($ng->port(4), 'POST', '/admin', body => $form, chunked => 1,
+        headers => ['X-Idempotency-Admin' => 1]);
+    is($answer->{status}, 200, 'done') or diag($answer->{body});
+    is_rerun(write_to('/x'));
+};
+
 claim 'complete for some time' => sub {
     my $record = unknown_key();
     is(act($ng, act => 'complete', id => $record->{id}, status => 200, ttl => 600)->{status}, 200,

@@ -137,13 +137,16 @@ administer(ngx_http_request_t *r)
                           "idempotency: administration refused: no "
                           "\"X-Idempotency-Admin\" header, or sent by a page "
                           "of another site");
-            ngx_http_discard_request_body(r);
+
+            /* What is left of a broken body must not be the next request. */
+            if (ngx_http_discard_request_body(r) != NGX_OK) {
+                r->keepalive = 0;
+            }
+
             r->main->count++;
             send_error(r, forged);
             return NGX_DONE;
         }
-
-        r->request_body_in_single_buf = 1;
 
         ngx_int_t rc = ngx_http_read_client_request_body(r, read_act);
 
@@ -225,27 +228,44 @@ is_forged(ngx_http_request_t *r)
 }
 
 
+/* Of a chunked body there may be several. */
+template <class F>
+void
+each_buf(ngx_http_request_t *r, F call)
+{
+    for (ngx_chain_t *cl = r->request_body->bufs; cl != nullptr; cl = cl->next)
+    {
+        call(*cl->buf);
+    }
+}
+
+
 /* The fields of an act are in the body: a log has no business with them. */
 void
 read_act(ngx_http_request_t *r)
 {
-    ngx_chain_t *body = r->request_body->bufs;
+    std::size_t size = 0;
 
-    if (r->request_body->temp_file != nullptr
-        || (body != nullptr && body->next != nullptr))
-    {
+    if (r->request_body->temp_file != nullptr) {
         send_error(r, too_large);
         return;
     }
 
-    std::string_view text;
+    each_buf(r, [&](const ngx_buf_t &b) {
+        size += static_cast<std::size_t>(b.last - b.pos);
+    });
 
-    if (body != nullptr) {
-        text = {reinterpret_cast<char *>(body->buf->pos),
-                static_cast<std::size_t>(body->buf->last - body->buf->pos)};
+    auto text = make_array<char>(r->pool, size);
+    char *p = text.data();
+
+    if (p == nullptr) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
     }
 
-    carry_out(r, text, true);
+    each_buf(r, [&](const ngx_buf_t &b) { p = std::copy(b.pos, b.last, p); });
+
+    carry_out(r, {text.data(), size}, true);
 }
 
 
