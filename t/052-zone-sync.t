@@ -253,7 +253,7 @@ subtest 'a broken disk: 503 at once, no request is sent on' => sub {
     is(said(post($ng->port, 'broken')), '503 store_unavailable', 'refused') for 1 .. 3;
     is(ledger_count(key => 'broken'), 0, 'not sent on');
     is(said(post($ng->port, 'known-2')), said($known) . ' replayed', 'what is known replays');
-    is(scalar lines_in($ng, qr/\[error\].*file ".*zone" cannot be written to the disk; new keys are refused \("store_unavailable"\) \(5: Input\/output error\)/),
+    is(scalar lines_in($ng, qr/\[error\].*file ".*zone" cannot be written to the disk; new keys are refused \("store_unavailable"\) until all of it is written: check the disk \(5: Input\/output error\)/),
         1, 'one line says why');
     disk_is($ng->{disk}, 'good');
     like(said(post($ng->port, 'broken')), qr/^201 #\d+$/, 'runs when it is well again');

@@ -10,7 +10,7 @@ declare -A PACKAGES=(
     [run]="perl curl"
     # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the
     # server too: redis-server would only add a service that starts by itself.
-    [test]="catch2 curl libsimdjson-dev openssl patch perl procps redis-tools
+    [test]="catch2 curl e2fsprogs util-linux libsimdjson-dev openssl patch perl procps redis-tools
         libtest-base-perl libtest-longstring-perl libtext-diff-perl
         libwww-perl libhttp-message-perl liburi-perl libipc-run-perl
         liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus

@@ -1,7 +1,8 @@
 #include "store/flusher.h"
 
+#include "store/zone_file.h"
+
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,12 +32,11 @@ private:
 
 
 bool
-flusher::start(void *region, std::size_t size)
+flusher::start(zone_file &file)
 {
     sigset_t all, before;
 
-    region_ = region;
-    size_ = size;
+    file_ = &file;
     fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 
     if (fd_ < 0) {
@@ -100,8 +100,11 @@ flusher::look()
     static_cast<void>(n); /* nothing new is good, too */
 
     held hold(mutex_);
+    progress seen = progress_;
 
-    return progress_;
+    progress_.failed = 0;
+
+    return seen;
 }
 
 
@@ -110,6 +113,18 @@ flusher::run(void *self)
 {
     static_cast<flusher *>(self)->work();
     return nullptr;
+}
+
+
+/* The one after a failure costs more: it must not be all that is done. */
+int
+flusher::flush()
+{
+    if (progress_.error != 0) {
+        usleep(file_->pause());
+    }
+
+    return file_->flush();
 }
 
 
@@ -131,12 +146,11 @@ flusher::work()
         number next = asked_;
 
         pthread_mutex_unlock(&mutex_);
-        int error = msync(region_, size_, MS_SYNC) == 0 ? 0 : errno;
+        int error = flush();
         pthread_mutex_lock(&mutex_);
 
         if (error != 0) {
-            progress_.failed_from = progress_.done + 1;
-            progress_.failed_to = next;
+            progress_.failed = next;
         }
 
         progress_.done = next;

@@ -2,13 +2,15 @@
 
 #include <pthread.h>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace idempotency {
 
+class zone_file;
+
+
 /*
- * Writes a mapped file to its disk in a thread of its own, since that takes
+ * Writes a zone's file to its disk in a thread of its own, since that takes
  * as long as the disk likes.  Made by a worker when it begins, ended by it
  * when it leaves.  One flush serves all who asked before it began.
  */
@@ -18,14 +20,13 @@ public:
     using number = std::uint64_t;
 
     struct progress {
-        number done = 0;        /* this one and all before have ended */
-        number failed_from = 0; /* the last that failed, 0: none did */
-        number failed_to = 0;
-        int error = 0; /* of the last flush of all */
+        number done = 0;   /* this one and all before have ended */
+        number failed = 0; /* so have this and all since the last look() */
+        int error = 0;     /* of the last flush of all */
     };
 
     /* False: errno says why. */
-    bool start(void *region, std::size_t size);
+    bool start(zone_file &file);
 
     /* What was asked for is done first. */
     void stop();
@@ -42,10 +43,10 @@ public:
 private:
     static void *run(void *self);
     void work();
+    int flush();
 
     int fd_ = -1;
-    void *region_ = nullptr;
-    std::size_t size_ = 0;
+    zone_file *file_ = nullptr;
     pthread_t thread_ = {};
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t wanted_ = PTHREAD_COND_INITIALIZER;

@@ -43,7 +43,11 @@ void
 memory_store::sweep(ngx_event_t *event)
 {
     auto *self = own_event::owner_of<memory_store>(event);
-    std::size_t reclaimed = zone_lock(*self)->expire(self->now(), sweep_limit);
+    std::size_t reclaimed = 0;
+
+    if (zone_lock locked(*self); locked.is_usable()) {
+        reclaimed = locked->expire(self->now(), sweep_limit);
+    }
 
     if (self->file_ != nullptr) {
         self->file_->note_time();
@@ -63,6 +67,7 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
     std::span<std::uint8_t> room = small;
     zone_answer answer;
     zone_notice notice;
+    bool sound = true;
 
     /*
      * The zone says how much room a response needs.  Memory for it is not
@@ -74,11 +79,20 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
             zone_lock locked(*this);
             std::uint64_t time = now();
 
-            answer = locked->claim(what, time, room);
+            sound = locked.is_usable();
 
-            if (answer.result != claim_result::found) {
+            if (sound) {
+                answer = locked->claim(what, time, room);
+                sound = locked.is_sound();
+            }
+
+            if (sound && answer.result != claim_result::found) {
                 notice = locked->notice(time);
             }
+        }
+
+        if (!sound) {
+            break;
         }
 
         if (answer.response_size == 0
@@ -105,7 +119,13 @@ memory_store::claim_record(const claim &what, claim_waiter &waiter)
     }
 
     tell(notice);
-    sync_.answer(what, waiter, answer);
+
+    if (sound) {
+        sync_.answer(what, waiter, answer);
+
+    } else {
+        sync_.refuse(what, waiter, answer);
+    }
 }
 
 
@@ -113,15 +133,17 @@ void
 memory_store::complete(const ownership &whose, const completion &how,
                        settle_waiter *waiter)
 {
-    settle_result result;
+    settle_result result = settle_result::unavailable;
     zone_notice notice;
 
     {
         zone_lock locked(*this);
         std::uint64_t time = now();
 
-        result = locked->complete(whose, how, time);
-        notice = locked->notice(time);
+        if (locked.is_usable()) {
+            result = locked->complete(whose, how, time);
+            notice = locked->notice(time);
+        }
     }
 
     tell(notice);
@@ -132,7 +154,8 @@ memory_store::complete(const ownership &whose, const completion &how,
 void
 memory_store::release(const ownership &whose, settle_waiter *waiter)
 {
-    settle_result result = zone_lock(*this)->release(whose, now());
+    settle_result result = settle(
+        [&](zone &z) { return z.release(whose, now()); });
 
     sync_.changed();
     answer(waiter, result);
@@ -143,7 +166,8 @@ void
 memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
                            settle_waiter *waiter)
 {
-    settle_result result = zone_lock(*this)->mark_unknown(whose, keep, now());
+    settle_result result = settle(
+        [&](zone &z) { return z.mark_unknown(whose, keep, now()); });
 
     sync_.changed();
     answer(waiter, result);
@@ -153,9 +177,17 @@ memory_store::mark_unknown(const ownership &whose, std::uint64_t keep,
 void
 memory_store::renew(const ownership &whose, settle_waiter &waiter)
 {
-    settle_result result = zone_lock(*this)->renew(whose, now());
+    answer(&waiter, settle([&](zone &z) { return z.renew(whose, now()); }));
+}
 
-    answer(&waiter, result);
+
+template <typename Edit>
+settle_result
+memory_store::settle(Edit edit)
+{
+    zone_lock locked(*this);
+
+    return locked.is_usable() ? edit(*zone_) : settle_result::unavailable;
 }
 
 

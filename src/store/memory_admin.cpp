@@ -15,11 +15,17 @@ void
 memory_store::look_up(const record_id &name, admin_waiter &waiter)
 {
     admin_record record;
-    bool found = zone_lock(*this)->look_up(name, now(), record);
+    admin_result result = admin_result::unavailable;
 
-    waiter.answered(waiter,
-                    found ? admin_answer{admin_result::done, {&record, 1}, 0}
-                          : admin_answer{admin_result::not_found, {}, 0});
+    if (zone_lock locked(*this); locked.is_usable()) {
+        result = locked->look_up(name, now(), record)
+                     ? admin_result::done
+                     : admin_result::not_found;
+    }
+
+    bool found = result == admin_result::done;
+
+    waiter.answered(waiter, {result, std::span(&record, found ? 1u : 0u), 0});
 }
 
 
@@ -29,18 +35,28 @@ memory_store::list_unknown(std::uint64_t from, admin_waiter &waiter)
 {
     std::array<admin_record, list_length> records;
     std::size_t count = 0;
+    bool usable = true;
 
     for (std::size_t i = 0; i < list_steps && count < records.size(); i++) {
-        count += zone_lock(*this)->list_unknown(
-            from, list_step, now(), std::span(records).subspan(count));
+        zone_lock locked(*this);
+
+        usable = locked.is_usable();
+
+        if (!usable) {
+            break;
+        }
+
+        count += locked->list_unknown(from, list_step, now(),
+                                      std::span(records).subspan(count));
 
         if (from == 0) {
             break;
         }
     }
 
-    waiter.answered(
-        waiter, {admin_result::done, std::span(records).first(count), from});
+    waiter.answered(waiter,
+                    {usable ? admin_result::done : admin_result::unavailable,
+                     std::span(records).first(count), from});
 }
 
 
@@ -48,11 +64,10 @@ void
 memory_store::settle_unknown(const record_id &name,
                              const admin_settlement &how, admin_waiter &waiter)
 {
-    admin_result result;
+    admin_result result = admin_result::unavailable;
     zone_notice notice;
 
-    {
-        zone_lock locked(*this);
+    if (zone_lock locked(*this); locked.is_usable()) {
         result = locked->settle_unknown(name, how, now());
         notice = locked->notice(now());
     }

@@ -15,12 +15,13 @@ public:
     {
         if (store_.file_ != nullptr) {
             store_.file_->lock();
+            usable_ = store_.file_->verify();
 
         } else {
             ngx_shmtx_lock(&store_.pool_->mutex);
         }
 
-        if (store_.zone_->dirty()) {
+        if (usable_ && store_.zone_->dirty()) {
             repaired_ = true;
             found_ = store_.zone_->recover();
         }
@@ -48,10 +49,20 @@ public:
     zone_lock(const zone_lock &) = delete;
     zone_lock &operator=(const zone_lock &) = delete;
 
+    /* False: records were lost, and nothing in the zone can be trusted. */
+    bool is_usable() const { return usable_; }
+
+    /* What was read since the lock was taken is true. */
+    bool is_sound() const
+    {
+        return store_.file_ == nullptr || store_.file_->is_sound();
+    }
+
     zone *operator->() { return store_.zone_; }
 
 private:
     memory_store &store_;
+    bool usable_ = true;
     bool repaired_ = false;
     zone_recovery found_ = {};
 };

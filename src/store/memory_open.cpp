@@ -220,6 +220,14 @@ memory_store::say_opened(const zone_file_report &found)
                       &settings_.file, settings_.size);
     }
 
+    if (found.write_failed) {
+        ngx_log_error(NGX_LOG_ERR, shm_->shm.log, 0,
+                      "idempotency: file \"%V\" could not be written to the "
+                      "disk before this start: records of that time may be "
+                      "lost, and their requests can run again",
+                      &settings_.file);
+    }
+
     if (damage.lost != 0 || damage.without_response != 0) {
         ngx_log_error(NGX_LOG_ERR, shm_->shm.log, 0,
                       "idempotency: file \"%V\" was damaged, as by a loss of "

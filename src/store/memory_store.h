@@ -68,6 +68,9 @@ private:
     ngx_shm_zone_t *find_predecessor() const;
     ngx_int_t format();
 
+    template <typename Edit>
+    settle_result settle(Edit edit);
+
     static void sweep(ngx_event_t *event);
     void tell(const zone_notice &notice);
     std::uint64_t now() const;

@@ -13,6 +13,9 @@ constexpr ngx_msec_t patience = 5000;
 
 constexpr ngx_msec_t look_interval = 500;
 
+/* How long an error of the disk can go unnoticed while no request comes. */
+constexpr ngx_msec_t disk_interval = 1000;
+
 }
 
 
@@ -34,27 +37,33 @@ struct memory_sync::entry {
 void
 memory_sync::start(zone_file &file)
 {
+    file_ = &file;
     ngx_queue_init(&waiting_);
-
-    if (how_.sync == sync_when::by_system) {
-        return;
-    }
-
     interval_.init(this, write_now, ngx_cycle->log);
     interval_.event.cancelable = 1;
     patience_.init(this, look_at_time, ngx_cycle->log);
+    disk_.init(this, look_at_disk, ngx_cycle->log);
+    disk_.event.cancelable = 1;
 
-    if (flusher_.start(file.records(), file.size()) && watch()) {
+    if (file.watch() && flusher_.start(file) && watch()) {
+        ngx_add_timer(&disk_.event, disk_interval);
         return;
     }
 
-    ngx_log_error(
-        NGX_LOG_ALERT, ngx_cycle->log, ngx_errno,
-        "idempotency: file \"%V\" cannot be written to the disk as "
-        "\"sync\" demands: no thread or connection for it%s",
-        &how_.file,
-        is_always() ? "; new keys are refused (\"store_unavailable\")" : "");
+    ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, ngx_errno,
+                  "idempotency: file \"%V\" cannot be written to the disk: no "
+                  "descriptor, thread or connection for it; new keys are "
+                  "refused (\"store_unavailable\"): restart nginx",
+                  &how_.file);
     flusher_.stop();
+}
+
+
+/* A store of whose disk nothing can be known counts as one that fails. */
+bool
+memory_sync::is_failing() const
+{
+    return file_ != nullptr && (!flusher_.is_running() || file_->is_failing());
 }
 
 
@@ -98,6 +107,7 @@ memory_sync::stop()
     bool late = interval_.event.timer_set;
 
     patience_.stop();
+    disk_.stop();
 
     if (!flusher_.is_running()) {
         return;
@@ -155,18 +165,18 @@ void
 memory_sync::answer(const claim &what, claim_waiter &waiter,
                     const claim_answer &answer)
 {
-    bool claimed = answer.result == claim_result::claimed;
-
-    if (claimed && !is_always()) {
-        changed();
-    }
-
-    if (!claimed || !is_always()) {
+    if (answer.result != claim_result::claimed) {
         waiter.answered(waiter, answer);
         return;
     }
 
-    entry *e = enlist();
+    if (!is_always() && !is_failing()) {
+        changed();
+        waiter.answered(waiter, answer);
+        return;
+    }
+
+    entry *e = is_always() ? enlist() : nullptr;
 
     if (e == nullptr) {
         give_back({what.name, what.owner}, what.keep, answer.attempt);
@@ -178,6 +188,22 @@ memory_sync::answer(const claim &what, claim_waiter &waiter,
     waiter.under_way = handle(e);
     e->own = {what.name, what.owner, what.lease, what.keep};
     e->answer = answer;
+}
+
+
+/* "pass" must not apply: there may be a record. */
+void
+memory_sync::refuse(const claim &what, claim_waiter &waiter,
+                    const claim_answer &answer)
+{
+    claim_answer none;
+
+    if (answer.result == claim_result::claimed) {
+        give_back({what.name, what.owner}, what.keep, answer.attempt);
+    }
+
+    none.result = claim_result::unreadable;
+    waiter.answered(waiter, none);
 }
 
 
@@ -259,7 +285,14 @@ memory_sync::written(ngx_event_t *event)
     auto *self = static_cast<memory_sync *>(c->data);
     flusher::progress how_far = self->flusher_.look();
 
-    self->tell(how_far);
+    if (how_far.error == 0 && self->stuck_) {
+        self->stuck_ = false;
+        ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                      "idempotency: file \"%V\" is written to the disk again",
+                      &self->how_.file);
+    }
+
+    self->tell();
     self->answer_written(how_far);
 }
 
@@ -274,7 +307,7 @@ memory_sync::answer_written(const flusher::progress &how_far)
             break;
         }
 
-        end(e, e->flush < how_far.failed_from || e->flush > how_far.failed_to);
+        end(e, e->flush > how_far.failed);
     }
 
     if (ngx_queue_empty(&waiting_)) {
@@ -299,8 +332,8 @@ memory_sync::look_at_time(ngx_event_t *event)
         self->end(e, false);
     }
 
-    if (late && !self->failing_) {
-        self->failing_ = true;
+    if (late && !self->stuck_) {
+        self->stuck_ = true;
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: file \"%V\" was not written to the disk "
                       "in %M seconds; new keys are refused "
@@ -409,33 +442,52 @@ memory_sync::forget(settle_waiter &waiter)
 }
 
 
-/* When it begins to fail, and when it is well again. */
 void
-memory_sync::tell(const flusher::progress &how_far)
+memory_sync::look_at_disk(ngx_event_t *event)
 {
-    bool fails = how_far.error != 0;
+    auto *self = own_event::owner_of<memory_sync>(event);
 
-    if (fails == failing_) {
-        return;
+    if (self->file_->has_failed() || self->is_failing()) {
+        self->flusher_.ask();
     }
 
-    failing_ = fails;
+    self->tell();
 
-    if (fails) {
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, how_far.error,
+    if (!ngx_exiting) {
+        ngx_add_timer(event, disk_interval);
+    }
+}
+
+
+/* When the disk begins to fail, and when it is well again. */
+void
+memory_sync::tell()
+{
+    zone_file_news news = file_->news();
+
+    if (news.failed != 0) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, news.failed,
                       "idempotency: file \"%V\" cannot be written to the "
-                      "disk%s",
-                      &how_.file,
-                      is_always()
-                          ? "; new keys are refused (\"store_unavailable\")"
-                          : "; what is stored now does not survive a loss of "
-                            "power");
-        return;
+                      "disk; new keys are refused (\"store_unavailable\") "
+                      "until all of it is written: check the disk",
+                      &how_.file);
     }
 
-    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "idempotency: file \"%V\" is written to the disk again",
-                  &how_.file);
+    if (news.lost) {
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                      "idempotency: file \"%V\": records were lost when the "
+                      "disk could not be written; all keys are refused "
+                      "(\"store_unavailable\"): repair the disk and restart "
+                      "nginx; requests whose record is lost can run again "
+                      "then",
+                      &how_.file);
+    }
+
+    if (news.written) {
+        ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                      "idempotency: file \"%V\" is written to the disk again",
+                      &how_.file);
+    }
 }
 
 }

@@ -26,7 +26,7 @@ constexpr std::uint32_t most_attempts = (1u << 24) - 1;
 constexpr std::uint64_t
 this_layout()
 {
-    constexpr std::uint64_t version = 2;
+    constexpr std::uint64_t version = 3;
     constexpr bool little = std::endian::native == std::endian::little;
 
     return version << 32 | sizeof(record_id) << 8 | std::uint64_t{little};

@@ -165,6 +165,15 @@ public:
     [[nodiscard]] bool dirty() const;
     zone_recovery recover();
 
+    /*
+     * Whether all records are there as they were written, although pages may
+     * have been read again from a file.  It writes to every page in use.
+     */
+    [[nodiscard]] bool is_intact();
+
+    /* Grows.  A zone that had fewer than were seen before is an old one. */
+    [[nodiscard]] std::uint64_t changes() const { return changes_; }
+
     [[nodiscard]] zone_stats stats() const;
     zone_forecast forecast(std::uint64_t now);
 
@@ -392,12 +401,14 @@ private:
     std::uint32_t check_of(std::uint32_t index, const version &v);
     std::size_t inside_of(const version &v);
     void seal(std::uint32_t index, version &v);
+    std::uint64_t sum_of_checks();
 
     char magic_[8];
     std::uint64_t layout_;
     std::uint64_t size_;
     zone_extra extra_;
     std::uint64_t seed_;
+    std::uint64_t changes_;
     std::uint32_t with_checks_;
     std::uint32_t block_count_;
     std::uint32_t bucket_bits_;
@@ -413,6 +424,7 @@ private:
     std::uint32_t records_;
     std::uint32_t heap_size_;
     queue queues_[queue_count];
+    std::uint64_t checks_; /* the sum of those of all records */
 
     /* Told to operators only: counters, and what has been told. */
     std::uint64_t dropped_;

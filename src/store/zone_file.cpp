@@ -128,12 +128,10 @@ zone_file::prepare(const zone_file_settings &how, bool alone,
     }
 
     /* Now, since a page that cannot be written later kills the process. */
-    if (alone) {
-        int code = posix_fallocate(fd_, 0, static_cast<off_t>(how.size));
-
-        if (code != 0) {
-            return fail(e, "its space cannot be reserved", code);
-        }
+    if (alone && state.available < how.size
+        && !write_zeros(fd_, state.available, how.size, e))
+    {
+        return false;
     }
 
     size_ = how.size;
@@ -162,7 +160,8 @@ zone_file::begin(std::size_t available, zone_file_error &e,
 {
     bool cut = available < zone_->size();
 
-    report.after_boot = set_clock() || cut;
+    report.write_failed = forget_errors();
+    report.after_boot = set_clock() || cut || report.write_failed;
 
     if (!make_mutex()) {
         return fail(e, "it cannot have a mutex");
@@ -196,6 +195,7 @@ zone_file::release()
         }
     }
 
+    close_own();
     close(fd_);
     delete this;
 }

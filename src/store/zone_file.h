@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,7 +31,16 @@ struct zone_file_report {
     bool created = false;
     bool grown = false;
     bool after_boot = false; /* all was verified */
+    bool write_failed = false;
     zone_damage damage = {};
+};
+
+
+/* What the log should be told of the disk, each thing once. */
+struct zone_file_news {
+    int failed = 0;       /* the error of the system */
+    bool written = false; /* again, all of it */
+    bool lost = false;    /* what was in memory only */
 };
 
 
@@ -56,8 +66,44 @@ public:
     zone *records() { return zone_; }
     std::size_t size() const { return size_; }
 
+    /*
+     * In each worker, before it uses the zone: Linux tells of a write that
+     * failed once for each time that a file was opened.  False: errno says
+     * why.
+     */
+    bool watch();
+
     void lock();
     void unlock();
+
+    /*
+     * Under the lock.  The system marks pages as written when their write
+     * has failed, and may read old ones from the disk afterwards.  So after
+     * an error the zone is verified before it is used, and all of it has to
+     * be written again.  False: records are lost, nobody may use the zone.
+     */
+    bool verify();
+
+    /* Under the lock: no page was lost before this call. */
+    bool is_sound();
+
+    /* Looks for a write that failed; does not wait for the disk. */
+    bool has_failed();
+
+    /* Some of the zone is not on the disk, and may never be. */
+    bool is_failing() const;
+
+    /*
+     * Writes all there is to the disk, as often as is asked for; for one
+     * thread of each process.  0, or the error of the system.
+     */
+    int flush();
+
+    /* After flush() failed: how many microseconds the next should wait. */
+    unsigned pause() const { return pause_; }
+
+    /* For the thread that logs. */
+    zone_file_news news();
 
     /*
      * Milliseconds that go on over a restart, and over a reboot by as much
@@ -80,12 +126,25 @@ private:
                zone_file_report &report);
     bool make_mutex();
     bool set_clock();
+    bool forget_errors();
+    bool check_pages();
+    void note_error(int code);
+    void close_own();
 
     int fd_ = -1;
+    int watched_ = -1; /* opened by this process: for the event loop, */
+    int flushed_ = -1; /* and for the thread */
     std::size_t size_ = 0;
     void *region_ = nullptr;
     zone *zone_ = nullptr;
     unsigned users_ = 1;
+
+    std::uint64_t seen_ = 0; /* changes of the zone */
+    bool gave_up_ = false;
+    std::atomic<unsigned> pause_ = 0;
+    std::atomic<int> new_failed_ = 0;
+    std::atomic<bool> new_written_ = false;
+    std::atomic<bool> new_lost_ = false;
 };
 
 }

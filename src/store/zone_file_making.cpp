@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -119,6 +121,34 @@ create_zone_file(const zone_file_settings &how, zone_file_error &e)
     sync_directory(how.path);
 
     return true;
+}
+
+
+bool
+write_zeros(int fd, std::size_t from, std::size_t to, zone_file_error &e)
+{
+    static const char zeros[1 << 16] = {};
+    struct statvfs space;
+
+    /* Not until the disk is full: others need it, too. */
+    if (fstatvfs(fd, &space) == 0
+        && to - from > std::uint64_t{space.f_bavail} * space.f_frsize)
+    {
+        return fail(e, "its space cannot be reserved", ENOSPC);
+    }
+
+    for (std::size_t at = from; at < to; /* void */) {
+        ssize_t n = pwrite(fd, zeros, std::min(sizeof(zeros), to - at),
+                           static_cast<off_t>(at));
+
+        if (n < 0 && errno != EINTR) {
+            return fail(e, "its space cannot be reserved", errno);
+        }
+
+        at += n > 0 ? static_cast<std::size_t>(n) : 0;
+    }
+
+    return fsync(fd) == 0 || fail(e, "its space cannot be reserved", errno);
 }
 
 
@@ -243,10 +273,8 @@ fill_file(int fd, const zone_file_settings &how, zone_file_error &e)
         return fail(e, "it cannot be given to the workers' user", errno);
     }
 
-    int code = posix_fallocate(fd, 0, static_cast<off_t>(how.size));
-
-    if (code != 0) {
-        return fail(e, "its space cannot be reserved", code);
+    if (!write_zeros(fd, 0, how.size, e)) {
+        return false;
     }
 
     if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {

@@ -16,6 +16,13 @@ struct file_state {
 bool look_at(int fd, const zone_file_settings &how, file_state &state,
              zone_file_error &e);
 
+/*
+ * The bytes from there to there are zeros on the disk.  Space that is only
+ * reserved is not enough: if the first write to it fails, ext4 does not tell
+ * later ones from space that was never written.
+ */
+bool write_zeros(int fd, std::size_t from, std::size_t to, zone_file_error &e);
+
 /* A new file, with its directory, in one step: whole or not at all. */
 bool create_zone_file(const zone_file_settings &how, zone_file_error &e);
 bool could_be_created(const zone_file_settings &how, zone_file_error &e);

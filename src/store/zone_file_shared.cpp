@@ -2,32 +2,59 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 
 namespace idempotency {
 
-/* What processes share beside the records: a mutex and a clock. */
+/*
+ * What processes share beside the records: a clock, what is known of the
+ * disk, and a mutex.
+ */
 
 namespace {
 
 constexpr std::uint64_t longest_absence = 60 * 60 * 1000;
 
 
+/*
+ * The mutex is last, since its size depends on the processor.  It is made anew
+ * at each start, and so is all that is known of the disk.
+ */
 struct shared {
-    pthread_mutex_t mutex;
     std::uint64_t offset;    /* from the host's clock since its boot */
     std::uint64_t last_time; /* by our clock, and by the wall's */
     std::uint64_t last_wall;
     char boot[40];
+
+    std::uint64_t errors;   /* writes that failed, as often as was noticed */
+    std::uint64_t verified; /* how many there were when the zone was found */
+    std::uint64_t written;  /* intact, and when all of it was written again */
+    std::uint32_t lost;     /* it was not intact */
+    std::uint32_t code;     /* of the last error */
+    std::uint64_t unused[4];
+
+    pthread_mutex_t mutex;
 };
 
+static_assert(offsetof(shared, boot) == 24);
+static_assert(offsetof(shared, errors) == 64);
+static_assert(offsetof(shared, mutex) == 128);
 static_assert(sizeof(shared) <= sizeof(zone_extra));
+static_assert(alignof(shared) <= alignof(zone_extra));
+
+
+/* A failed write is followed by ten times the time that it cost us. */
+constexpr unsigned pause_factor = 10;
+constexpr unsigned longest_pause = 1000 * 1000;
 
 
 shared &
@@ -41,6 +68,7 @@ std::uint64_t read_clock(clockid_t which);
 void read_boot(char (&out)[sizeof(shared::boot)]);
 std::uint64_t load(std::uint64_t &where);
 void store_number(std::uint64_t &where, std::uint64_t value);
+int find_error(int fd, std::size_t behind);
 
 }
 
@@ -81,7 +109,206 @@ zone_file::lock()
 void
 zone_file::unlock()
 {
+    seen_ = zone_->changes();
     pthread_mutex_unlock(&shared_of(zone_).mutex);
+}
+
+
+bool
+zone_file::watch()
+{
+    char path[32];
+
+    if (watched_ >= 0) {
+        return true;
+    }
+
+    /* By the descriptor: a worker may have no way to the path. */
+    std::snprintf(path, sizeof(path), "/proc/self/fd/%d", fd_);
+    watched_ = ::open(path, O_RDONLY | O_CLOEXEC);
+    flushed_ = ::open(path, O_RDONLY | O_CLOEXEC);
+
+    if (watched_ < 0 || flushed_ < 0) {
+        int code = errno;
+
+        close_own();
+        errno = code;
+        return false;
+    }
+
+    /* Of the processes of a worker's own, such as those of Lua, none. */
+    fcntl(fd_, F_SETFD, FD_CLOEXEC);
+
+    return true;
+}
+
+
+void
+zone_file::close_own()
+{
+    for (int *fd : {&watched_, &flushed_}) {
+
+        if (*fd >= 0) {
+            close(*fd);
+            *fd = -1;
+        }
+    }
+}
+
+
+bool
+zone_file::has_failed()
+{
+    int code = find_error(watched_, size_);
+
+    if (code != 0) {
+        note_error(code);
+    }
+
+    return code != 0;
+}
+
+
+bool
+zone_file::is_failing() const
+{
+    shared &s = shared_of(zone_);
+
+    return load(s.errors) != load(s.written);
+}
+
+
+/* The first to notice is the one that tells. */
+void
+zone_file::note_error(int code)
+{
+    shared &s = shared_of(zone_);
+
+    std::atomic_ref(s.code).store(static_cast<std::uint32_t>(code));
+
+    if (std::atomic_ref(s.errors).fetch_add(1) == load(s.written)) {
+        new_failed_ = code;
+    }
+}
+
+
+bool
+zone_file::verify()
+{
+    shared &s = shared_of(zone_);
+
+    if (watched_ >= 0) {
+        has_failed();
+    }
+
+    /* What is said in the zone could itself be lost. */
+    if (gave_up_) {
+        s.lost = 1;
+    }
+
+    return s.lost == 0 && (load(s.errors) == s.verified || check_pages());
+}
+
+
+bool
+zone_file::check_pages()
+{
+    shared &s = shared_of(zone_);
+    std::uint64_t began = read_clock(CLOCK_MONOTONIC);
+    zone_damage damage{};
+
+    std::uint64_t errors = load(s.errors);
+    bool intact = !zone_->dirty() && zone_->changes() >= seen_
+                  && zone_->is_intact();
+
+    /* Of responses and indexes nothing is known yet. */
+    if (intact) {
+        store_number(s.verified, errors);
+        zone::reopen(region_, size_, false, damage);
+        intact = damage.lost == 0;
+    }
+
+    if (!intact) {
+        s.lost = 1;
+        gave_up_ = true;
+        new_lost_ = true;
+    }
+
+    pause_ = static_cast<unsigned>(std::min<std::uint64_t>(
+        longest_pause,
+        (read_clock(CLOCK_MONOTONIC) - began) * 1000 * pause_factor));
+
+    return intact;
+}
+
+
+/* An error is set before the page that it concerns can be read again. */
+bool
+zone_file::is_sound()
+{
+    shared &s = shared_of(zone_);
+
+    return watched_ < 0 || (!has_failed() && load(s.errors) == s.verified);
+}
+
+
+int
+zone_file::flush()
+{
+    shared &s = shared_of(zone_);
+
+    if (load(s.errors) != load(s.verified)) {
+        lock();
+        find_error(flushed_, size_); /* the same errors, from before */
+        bool good = verify();
+        unlock();
+
+        if (!good) {
+            return static_cast<int>(s.code);
+        }
+    }
+
+    std::uint64_t errors = load(s.errors);
+
+    if (fdatasync(flushed_) != 0) {
+        int code = errno;
+
+        note_error(code);
+        return code;
+    }
+
+    /* Another process has noticed one, and it may be about these pages. */
+    if (load(s.errors) != errors || load(s.verified) != errors) {
+        return static_cast<int>(s.code);
+    }
+
+    if (std::atomic_ref(s.written).exchange(errors) != errors) {
+        new_written_ = true;
+    }
+
+    return 0;
+}
+
+
+zone_file_news
+zone_file::news()
+{
+    return {.failed = new_failed_.exchange(0),
+            .written = new_written_.exchange(false),
+            .lost = new_lost_.exchange(false)};
+}
+
+
+/* True: a write had failed before, and nobody was there to notice. */
+bool
+zone_file::forget_errors()
+{
+    shared &s = shared_of(zone_);
+
+    s.errors = s.verified = s.written = 0;
+    s.lost = s.code = 0;
+
+    return find_error(fd_, size_) != 0;
 }
 
 
@@ -169,14 +396,28 @@ read_boot(char (&out)[sizeof(shared::boot)])
 std::uint64_t
 load(std::uint64_t &where)
 {
-    return std::atomic_ref(where).load(std::memory_order_relaxed);
+    return std::atomic_ref(where).load();
 }
 
 
 void
 store_number(std::uint64_t &where, std::uint64_t value)
 {
-    std::atomic_ref(where).store(value, std::memory_order_relaxed);
+    std::atomic_ref(where).store(value);
+}
+
+
+/*
+ * The system waits for writes in the range that it is given, and then tells of
+ * errors anywhere in the file.  Behind the end there is nothing to wait for.
+ */
+int
+find_error(int fd, std::size_t behind)
+{
+    int result = sync_file_range(fd, static_cast<off64_t>(behind), 1,
+                                 SYNC_FILE_RANGE_WAIT_BEFORE);
+
+    return result == 0 || errno == ENOSYS ? 0 : errno;
 }
 
 }

@@ -32,7 +32,12 @@ publish(word &where, word value)
 /* Around all that writes, so that an interrupted change can be seen. */
 class zone::change {
 public:
-    explicit change(zone &z) : zone_(z) { publish(zone_.dirty_, 1u); }
+    explicit change(zone &z) : zone_(z)
+    {
+        publish(zone_.dirty_, 1u);
+        ++zone_.changes_;
+    }
+
     ~change() { publish(zone_.dirty_, 0u); }
 
     change(const change &) = delete;

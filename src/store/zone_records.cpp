@@ -64,6 +64,7 @@ zone::create(const idempotency::claim &c, std::uint64_t now)
 
     seal(index, b.head.versions[1]);
     publish(b.kind, std::uint8_t{head_block});
+    checks_ += b.head.versions[1].check;
 
     add_to_bucket(index);
     schedule(index);
@@ -88,6 +89,8 @@ zone::switch_version(std::uint32_t index, const version &next)
 
     b.head.versions[other] = next;
     seal(index, b.head.versions[other]);
+    checks_ += b.head.versions[other].check;
+    checks_ -= b.head.versions[b.active].check;
     publish(b.active, other);
 }
 
@@ -96,6 +99,7 @@ void
 zone::erase(std::uint32_t index)
 {
     publish(block_at(index).kind, std::uint8_t{free_block});
+    checks_ -= current(index).check;
 
     remove_from_bucket(index);
     unschedule(index);

@@ -57,6 +57,7 @@ zone::recover()
     }
 
     found.records = records_;
+    checks_ = sum_of_checks();
 
     return found;
 }

@@ -66,6 +66,46 @@ zone::verify(std::uint32_t index, zone_damage &found)
 }
 
 
+/*
+ * A page that was read again may be one of an earlier time: each record in it
+ * is sound, but it is not the one whose check was added to the sum.  Each page
+ * is written to before it is looked at, so that it stays as it was seen.
+ */
+bool
+zone::is_intact()
+{
+    publish(changes_, changes_ + 1);
+
+    for (std::uint32_t i = 0; i < touched_; ++i) {
+        publish(block_at(i).reached, std::uint8_t{0});
+
+        if (block_at(i).kind == head_block
+            && (block_at(i).active > 1 || !is_sound(i, current(i))))
+        {
+            return false;
+        }
+    }
+
+    return sum_of_checks() == checks_;
+}
+
+
+std::uint64_t
+zone::sum_of_checks()
+{
+    std::uint64_t sum = 0;
+
+    for (std::uint32_t i = 0; i < touched_; ++i) {
+
+        if (block_at(i).kind == head_block) {
+            sum += current(i).check;
+        }
+    }
+
+    return sum;
+}
+
+
 bool
 zone::is_sound(std::uint32_t index, const version &v)
 {

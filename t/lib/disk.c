@@ -1,6 +1,6 @@
 /*
  * Preloaded by tests: a disk that can be told what to do.  The file named by
- * TEST_DISK holds one word, which counts for every msync() from then on:
+ * TEST_DISK holds one word, which counts for every fdatasync() from then on:
  *
  *   good    what is in memory goes to the file named by TEST_DISK_SHADOW, if
  *           it is set: what is left after a loss of power
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 
@@ -38,8 +38,9 @@ static int is(const char *word)
 }
 
 
-static void write_shadow(const char *region, size_t size)
+static void write_shadow(int from)
 {
+    struct stat info;
     const char *path = getenv("TEST_DISK_SHADOW");
     int fd = path == NULL
                  ? -1
@@ -51,14 +52,16 @@ static void write_shadow(const char *region, size_t size)
 
     /* Pages that did not change are left alone, as by a disk. */
     flock(fd, LOCK_EX);
-    for (size_t at = 0; at < size; at += 4096) {
-        size_t n = size - at < 4096 ? size - at : 4096;
-        char there[4096] = "";
+    for (off_t at = 0; fstat(from, &info) == 0 && at < info.st_size;
+         at += 4096)
+    {
+        char here[4096], there[4096];
+        ssize_t n = pread(from, here, sizeof(here), at);
 
-        if (pread(fd, there, n, at) != (ssize_t) n
-            || memcmp(there, region + at, n) != 0)
+        if (pread(fd, there, sizeof(there), at) != n
+            || memcmp(there, here, n) != 0)
         {
-            if (pwrite(fd, region + at, n, at) != (ssize_t) n) {
+            if (pwrite(fd, here, n, at) != n) {
                 abort();
             }
         }
@@ -67,10 +70,8 @@ static void write_shadow(const char *region, size_t size)
 }
 
 
-int msync(void *region, size_t size, int flags)
+int fdatasync(int fd)
 {
-    (void) flags;
-
     while (is("stuck")) {
         usleep(5000);
     }
@@ -80,7 +81,7 @@ int msync(void *region, size_t size, int flags)
         return -1;
     }
 
-    write_shadow(region, size);
+    write_shadow(fd);
 
     return 0;
 }

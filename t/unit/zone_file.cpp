@@ -39,6 +39,22 @@ populate(zone &z, unsigned keys)
 }
 
 
+/* What there is, without the responses in blocks of their own. */
+std::multimap<record_id, std::array<std::uint64_t, 4>>
+facts_of(zone &z)
+{
+    std::multimap<record_id, std::array<std::uint64_t, 4>> all;
+
+    z.each_record([&](const zone_entry &e) {
+        all.insert({e.name,
+                    {std::uint64_t{static_cast<std::uint8_t>(e.state)},
+                     e.since, e.expiry, e.response_size}});
+    });
+
+    return all;
+}
+
+
 /* What is left of a record may say less than before, but nothing else. */
 bool
 is_part_of(const seen &now, const seen &before)
@@ -138,6 +154,35 @@ TEST_CASE("zone: what is not a zone of this layout is not opened")
     bytes_of[0] ^= 1;
     CHECK(zone::examine(bytes_of, f.memory.size())
           == zone_content::something_else);
+}
+
+
+TEST_CASE("zone: a page of an earlier time is noticed")
+{
+    fixture old(256, true), f(256, true), copy(256, true);
+    auto *start = static_cast<std::uint8_t *>(f.memory.start());
+    auto *earlier = static_cast<const std::uint8_t *>(old.memory.start());
+    unsigned changed = 0;
+
+    populate(f.z, 40);
+    copy_of(f, old);
+    populate(f.z, 60);
+    REQUIRE(f.z.is_intact());
+    copy_of(f, copy);
+
+    for (std::size_t at = page; at + page <= f.memory.size(); at += page) {
+        copy_of(copy, f);
+        auto before = facts_of(f.z);
+        std::memcpy(start + at, earlier + at, page);
+        bool same = facts_of(f.z) == before;
+
+        changed += !same;
+        CHECK(f.z.is_intact() == same);
+    }
+
+    CHECK(changed > 0);
+    copy_of(copy, f);
+    CHECK(f.z.is_intact());
 }
 
 
