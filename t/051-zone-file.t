@@ -182,6 +182,40 @@ subtest 'an upgrade on the fly: both masters share the records' => sub {
     $ng->check_logs;
 };
 
+# Which descriptors a process has of a file.
+sub descriptors ($pid, $path) {
+    return grep { (readlink // '') eq $path } glob "/proc/$pid/fd/*";
+}
+
+sub listeners ($pid) { return grep { (readlink // '') =~ /^socket:/ } glob "/proc/$pid/fd/*" }
+
+subtest 'a reload that loads another build, then upgrades on the fly' => sub {
+    plan skip_all => 'the module is part of nginx' if !$ENV{TEST_NGINX_LOAD_MODULES};
+    my $ng = Daemon->start(http => conf(), workers => 1);
+    my $first = post($ng->port, 'builds');
+    my $sockets = listeners($ng->master_pid);
+    my ($module) = $ENV{TEST_NGINX_LOAD_MODULES} =~ /(\S+)$/;
+    for my $round (1 .. 3) {
+        my $copy = $ng->path("module-$round.so");
+        system('cp', $module, $copy) == 0 or die "cp: $?\n";
+        local $ENV{TEST_NGINX_LOAD_MODULES} = $ENV{TEST_NGINX_LOAD_MODULES} =~ s/\S+$/$copy/r;
+        ok($ng->reload_config(conf()), "reloaded with another build, $round");
+        is(said(post($ng->port, 'builds')), said($first) . ' replayed', 'replayed');
+        is(scalar descriptors($ng->master_pid, file($ng)), 1, 'the master has one descriptor of the file');
+        is(scalar listeners($ng->master_pid), $sockets, 'and all of its sockets');
+        my $old = $ng->master_pid;
+        ok($ng->upgrade, 'the new binary is up') or return;
+        is(said(post($ng->port, 'builds')), said($first) . ' replayed', 'replayed');
+        $ng->end_upgrade;
+        ok(wait_until(sub { is_gone($old) }, 10, 'the end of the old one'), 'the old one leaves');
+        is(scalar descriptors($ng->master_pid, file($ng)), 1, 'one descriptor');
+    }
+    is(said(post($ng->port, 'builds')), said($first) . ' replayed', 'replayed');
+    is(ledger_count(key => 'builds'), 1, 'it ran once');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
 # ---- size ------------------------------------------------------------------
 
 subtest 'a larger size grows the file, a smaller one is refused' => sub {

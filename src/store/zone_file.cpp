@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <new>
 
@@ -21,13 +20,7 @@ namespace {
 constexpr unsigned lock_tries = 5;
 constexpr useconds_t lock_pause = 500 * 1000;
 
-/* All of this process, so that it knows its own descriptors. */
-constexpr std::size_t most_files = 64;
-int known[most_files];
-std::size_t known_count;
-
 int open_existing(const char *path, bool &inherited);
-bool is_owned(int fd);
 bool take_lock(int fd, const char *path);
 bool is_at(int fd, const char *path);
 bool check_size(const zone_file_settings &how, const file_state &state,
@@ -62,16 +55,13 @@ zone_file::open(const zone_file_settings &how, zone_file_error &e,
 
     auto *file = new (std::nothrow) zone_file;
 
-    if (file == nullptr || known_count == most_files) {
-        fail(e, "there are too many of them", ENOMEM);
-        delete file;
+    if (file == nullptr) {
+        fail(e, "there is no memory for it", ENOMEM);
         close(fd);
         return nullptr;
     }
 
     file->fd_ = fd;
-    known[known_count++] = fd;
-    fcntl(fd, F_SETOWN, getpid());
 
     file_state state;
 
@@ -187,14 +177,6 @@ zone_file::release()
         munmap(region_, size_);
     }
 
-    for (std::size_t i = 0; i < known_count; ++i) {
-
-        if (known[i] == fd_) {
-            known[i] = known[--known_count];
-            break;
-        }
-    }
-
     close_own();
     close(fd_);
     delete this;
@@ -204,9 +186,11 @@ zone_file::release()
 namespace {
 
 /*
- * A descriptor that this process has already is its own, from a store of the
- * configuration before, or one that it inherited from the binary before.  It
- * must live on in the next binary, hence no O_CLOEXEC.
+ * A descriptor that this process has already belongs to a store of the
+ * configuration before, which has the file mapped, or was inherited from the
+ * binary before, and belongs to nobody yet: no mapping outlives exec().
+ * Another build of the module can see that as well, and so can a daemon, whose
+ * process id changes.  It must live on in the next binary, hence no O_CLOEXEC.
  */
 int
 open_existing(const char *path, bool &inherited)
@@ -219,16 +203,7 @@ open_existing(const char *path, bool &inherited)
 
     inherited = true;
 
-    return is_owned(fd) ? dup(fd) : fd;
-}
-
-
-/* By this build of the module or, as its mark shows, by another one. */
-bool
-is_owned(int fd)
-{
-    return std::find(known, known + known_count, fd) != known + known_count
-           || fcntl(fd, F_GETOWN) == getpid();
+    return is_mapped(path) ? dup(fd) : fd;
 }
 
 

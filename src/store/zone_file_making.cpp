@@ -218,6 +218,41 @@ find_descriptor(const char *path)
 }
 
 
+/* Paths are looked up: on Btrfs the numbers of devices are not comparable. */
+bool
+is_mapped(const char *path)
+{
+    struct stat wanted, info;
+    std::FILE *all = std::fopen("/proc/self/maps", "re");
+    char *line = nullptr;
+    std::size_t room = 0;
+    bool found = false;
+
+    if (all == nullptr) {
+        return false;
+    }
+
+    bool exists = lstat(path, &wanted) == 0;
+
+    while (exists && !found && getline(&line, &room, all) > 0) {
+        char *name = std::strchr(line, '/');
+
+        if (name == nullptr) {
+            continue;
+        }
+
+        name[std::strcspn(name, "\n")] = '\0';
+        found = stat(name, &info) == 0 && info.st_dev == wanted.st_dev
+                && info.st_ino == wanted.st_ino;
+    }
+
+    std::free(line);
+    std::fclose(all);
+
+    return found;
+}
+
+
 namespace {
 
 bool

@@ -33,4 +33,7 @@ bool explain_open(int code, zone_file_error &e);
 /* That this process has of the file, -1: none. */
 int find_descriptor(const char *path);
 
+/* Whether this process has it in its memory. */
+bool is_mapped(const char *path);
+
 }

@@ -27,7 +27,7 @@ my $FAKETIME = '/usr/lib/*/faketime/libfaketime.so.1';
 # are reached without a bad network, faketime => instance
 # with a clock that can be set, users => of the workers of each instance, seed,
 # redis_tls => port, other => of the application for copies, disk => of instance
-# $WITH_DISK, daemon => 1
+# $WITH_DISK
 sub new ($class, %opt) {
     my $self = bless { %opt, instances => [], old => [] }, $class;
     push @{ $self->{instances} }, $self->make_instance($_) for 0 .. $opt{count} - 1;
@@ -82,7 +82,7 @@ sub start ($self, $instance) {
     $instance->{life}++;
     my $kind = $self->{store} eq 'file' ? 'Daemon' : 'Nginx';
     my $nginx = $kind->prepare(workers => $WORKERS, env => $self->clock_env($instance),
-        user => $self->{users}[$instance->{number}], daemon => $self->{daemon},
+        user => $self->{users}[$instance->{number}],
         main => join('', map {"load_module $_;\n"} split ' ', $ENV{TEST_NGINX_LUA_MODULES} // ''),
         http => $self->http_conf($instance));
     $nginx->{ports} = { 1 => $instance->{port}{h1}, 2 => $instance->{port}{h2},

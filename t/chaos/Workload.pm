@@ -38,7 +38,6 @@ our %ALSO = (
     mirror => 'clients that leave while a copy of mirror is under way',
     post_action => 'post_action after a streamed response that breaks off',
     disk_error => 'write errors of the disk under a file',
-    daemon => 'daemon on: an upgrade fails after a reload from another path',
 );
 
 my %also_routes = (

@@ -34,7 +34,7 @@ our $GRACE = 1;
 our $CHECK = 0.2;
 our $FENCE = 3 * $CHECK;
 
-# store, seed, instances, faketime, daemon, more_conf, forget (nothing is written down),
+# store, seed, instances, faketime, more_conf, forget (nothing is written down),
 # params (more of the store, where it is one Redis)
 sub new ($class, %opt) {
     my $folder = File::Temp::tempdir('chaos-XXXXXX', TMPDIR => 1);
@@ -68,7 +68,7 @@ sub start ($self) {
         count => $self->{instances}, store => $self->{shared} // $self->{store}, folder => $self->{folder},
         apps => [map { $_->{port} } @{ $self->{apps} }], redis => $self->{redis_port},
         redis_tls => $self->{redis_tls_port}, other => $self->{other}{port}, disk => $self->{disk},
-        seed => $self->{seed}, daemon => $self->{daemon},
+        seed => $self->{seed},
         url => $self->{url}, params => $self->{params}, users => $self->{network} ? [Network::users()] : [],
         faketime => $self->{faketime}, more_conf => $self->{more_conf},
         access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');

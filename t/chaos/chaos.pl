@@ -76,7 +76,7 @@ exit(eval { main() } // do { print STDERR "chaos: $@"; 255 });
 
 sub main {
     my $world = World->new(store => $opt{store}, seed => $opt{seed},
-        durability => $opt{durability}, instances => $opt{instances}, daemon => scalar(grep { $_ eq 'daemon' } @also),
+        durability => $opt{durability}, instances => $opt{instances},
         params => "reassert=${REASSERT}s connect_timeout=400ms",
         faketime => can_fake_time() ? 1 : undef);
     print "chaos: --seed $opt{seed} --store $opt{store} --seconds $opt{seconds}, in ",

@@ -1,7 +1,7 @@
 package Daemon;
 
-# An nginx whose parent is gone, as that of a daemon is: nginx ignores USR2 as
-# long as the process lives that started it. Otherwise as Nginx.
+# An nginx that runs as a daemon, as it does in production: nginx ignores USR2
+# as long as the process lives that started it. Otherwise as Nginx.
 #
 #   my $ng = Daemon->start(http => $conf);
 #   $ng->upgrade;         # the new binary runs, and so does the old one
@@ -9,35 +9,22 @@ package Daemon;
 
 use v5.36;
 
-use POSIX qw(WNOHANG);
-
 use Nginx ();
 use Running qw(started ended);
 use Waiting qw(wait_quietly);
 
 our @ISA = ('Nginx');
 
-# The process in between lives until nginx has seen it. With "daemon on" nginx
-# itself is another process than the one that was started.
+sub daemon ($self) { return 'on' }
+
+# The process that is started leaves when the configuration is good; the one
+# that stays is its child.
 sub spawn ($self) {
-    pipe my $in, my $out or die "pipe: $!\n";
     my $parent = fork // die "fork: $!\n";
-    if (!$parent) {
-        my $child = fork // POSIX::_exit(1);
-        Nginx::exec_nginx($self) if !$child;
-        syswrite $out, $child if !$self->{daemon};
-        my $left;
-        wait_quietly(sub {
-            $left ||= waitpid $child, WNOHANG;
-            return -s $self->path('nginx.pid') || $left && ($? || !$self->{daemon});
-        }, 20);
-        syswrite $out, ($self->read('nginx.pid') =~ /^(\d+)/)[0] // $child if $self->{daemon};
-        POSIX::_exit(0);
-    }
-    CORE::close $out;
-    my $child = readline $in // die "nginx was not started\n";
+    Nginx::exec_nginx($self) if !$parent;
     waitpid $parent, 0;
-    return $child;
+    wait_quietly(sub { -s $self->path('nginx.pid') }, 20) if $? == 0;
+    return $self->master_pid // $parent;
 }
 
 sub has_ended ($self, $child) { return !grep { !Nginx::is_gone($_) } $child, $self->{before} // () }

@@ -34,8 +34,7 @@ our @EXPORT = qw(request send_request parallel collect wait_until is_gone
 
 # http, main, events: configuration text; before: what stands in front of the
 # line that loads the module; workers => 1; debug => 1;
-# env => {NAME => value}, also handed on to the workers; user => of the workers;
-# daemon => 1, for a Daemon.
+# env => {NAME => value}, also handed on to the workers; user => of the workers.
 sub start ($class, %opt) {
     my $self = $class->prepare(%opt);
     catch_signals();
@@ -77,6 +76,8 @@ sub spawn ($self) {
     exec_nginx($self) if !$child;
     return $child;
 }
+
+sub daemon ($self) { return 'off' }
 
 # QUIT lets requests finish. True if nginx left by itself in time.
 sub stop ($self, %opt) {
@@ -244,7 +245,7 @@ sub conf ($self) {
         (map {"load_module $_;"} split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // ''),
         $> == 0 ? 'user ' . ($self->{user} // 'root') . ';' : (),
         (map {"env $_;"} sort keys %{ $self->{env} // {} }),
-        $self->{daemon} ? 'daemon on;' : 'daemon off;', 'master_process on;', "worker_processes $self->{workers};",
+        'daemon ' . $self->daemon . ';', 'master_process on;', "worker_processes $self->{workers};",
         'pid %%DIR%%/nginx.pid;', 'lock_file %%DIR%%/nginx.lock;',
         "error_log %%DIR%%/error.log $level;",
         may_open(16384) ? 'worker_rlimit_nofile 16384;' : (), $self->{main} // '',
