@@ -391,6 +391,46 @@ subtest 'a store does not get or lose its file on reload' => sub {
     ok($other->stop, 'stops');
 };
 
+subtest 'a store does not get another file on reload' => sub {
+    my $ng = Nginx->start(http => conf());
+    my $first = post($ng->port, 'path');
+    my ($gate, $run) = start_run($ng->port, 'path-runs');
+    my $other = conf() =~ s{zone/s}{zone/t}r;
+    ok(!$ng->reload_config($other), 'refused');
+    like($ng->error_log, qr/\[emerg\].*zone "idempotency:s" cannot change its file from ".*zone\/s" to ".*zone\/t" on reload, its records would be lost: restart nginx or rename the store/,
+        'and says both');
+    ok(!-e $ng->path('zone/t'), 'no file was made');
+    is(said(post($ng->port, 'path')), said($first) . ' replayed', 'its records are there');
+    is(said(post($ng->port, 'path-runs')), '409 in_progress', 'a retry of what runs does not run');
+    if ($ENV{TEST_NGINX_LOAD_MODULES}) {
+        my $copy = $ng->path('module.so');
+        my ($module) = $ENV{TEST_NGINX_LOAD_MODULES} =~ /(\S+)$/;
+        system('cp', $module, $copy) == 0 or die "cp: $?\n";
+        local $ENV{TEST_NGINX_LOAD_MODULES} = $ENV{TEST_NGINX_LOAD_MODULES} =~ s/\S+$/$copy/r;
+        ok(!$ng->reload_config($other), 'another build refuses it, too');
+        like($ng->error_log, qr/\[emerg\].*zone "idempotency:s" has another file than ".*zone\/t", or none/, 'and says so');
+    }
+    $gate->open;
+    is($run->response->{status}, 201, 'the run ends');
+    is(ledger_count(key => 'path-runs'), 1, 'it ran once');
+    ok($ng->restart, 'restarted');
+    ok($ng->stop, 'stops');
+};
+
+subtest 'a reload that renames a store and its file says how many records it leaves' => sub {
+    my $ng = Nginx->start(http => conf());
+    post($ng->port, "left-$_") for 1 .. 3;
+    my $renamed = conf() =~ s/store s /store t /r =~ s{zone/s}{zone/t}r =~ s/idempotency s;/idempotency t;/r;
+    ok($ng->reload_config($renamed), 'reloaded');
+    is(scalar lines_in($ng, qr/\[warn\].*zone "idempotency:s" is not in the new configuration, its 3 records stay in the file ".*zone\/s": retries of these requests run again/),
+        1, 'said once');
+    ok($ng->reload_config($renamed =~ s/store t /store u /r =~ s/idempotency t;/idempotency u;/r),
+        'renamed again, with the same file');
+    is(scalar lines_in($ng, qr/\[warn\].*is not in the new configuration/), 1, 'nothing to say: the file counts');
+    ok($ng->stop, 'stops');
+    $ng->check_logs;
+};
+
 subtest 'a reload that drops a zone says how many records it had' => sub {
     my $ng = Nginx->start(http => conf() =~ s{ file=zone/s}{}r);
     post($ng->port, "dropped-$_") for 1 .. 3;

@@ -10,6 +10,7 @@ constexpr std::string_view prefix = "idempotency:";
 
 ngx_int_t init_shm_zone(ngx_shm_zone_t *shm, void *data);
 bool has_zone(ngx_cycle_t *cycle, const ngx_str_t &name);
+bool has_file(ngx_cycle_t *cycle, const ngx_str_t &path);
 
 }
 
@@ -70,10 +71,19 @@ say_dropped_zones(ngx_cycle_t *cycle)
         }
 
         auto *gone = static_cast<memory_store *>(shm.data);
+        std::size_t records = gone->count();
 
-        std::size_t records = gone->is_on_file() ? 0 : gone->count();
+        if (records == 0 || has_file(cycle, gone->file())) {
+            return;
+        }
 
-        if (records == 0) {
+        if (gone->is_on_file()) {
+            ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+                          "idempotency: zone \"%V\" is not in the new "
+                          "configuration, its %uz record%s in the file "
+                          "\"%V\": retries of these requests run again",
+                          &shm.shm.name, records,
+                          records == 1 ? " stays" : "s stay", &gone->file());
             return;
         }
 
@@ -103,6 +113,27 @@ has_zone(ngx_cycle_t *cycle, const ngx_str_t &name)
 
     each<ngx_shm_zone_t>(cycle->shared_memory, [&](ngx_shm_zone_t &shm) {
         found = found || view(shm.shm.name) == view(name);
+    });
+
+    return found;
+}
+
+
+bool
+has_file(ngx_cycle_t *cycle, const ngx_str_t &path)
+{
+    bool found = false;
+
+    each<ngx_shm_zone_t>(cycle->shared_memory, [&](ngx_shm_zone_t &shm) {
+        if (shm.tag == &ngx_http_idempotency_module
+            && view(shm.shm.name).starts_with(prefix))
+        {
+            auto *there = static_cast<memory_store *>(shm.data);
+
+            found = found
+                    || (there->is_on_file()
+                        && view(there->file()) == view(path));
+        }
     });
 
     return found;
@@ -166,15 +197,34 @@ memory_store::init_file(memory_store *old)
         return refuse_change("get");
     }
 
+    if (old != nullptr && view(old->settings_.file) != how.path) {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" cannot change its file from "
+                      "\"%V\" to \"%V\" on reload, its records would be "
+                      "lost: restart nginx or rename the store",
+                      &shm_->shm.name, &old->settings_.file, &settings_.file);
+        return NGX_ERROR;
+    }
+
+    /* The store of another build is not to be looked into. */
+    if (old == nullptr && other != nullptr && !zone_file::is_in_use(how.path))
+    {
+        ngx_log_error(NGX_LOG_EMERG, shm_->shm.log, 0,
+                      "idempotency: zone \"%V\" has another file than "
+                      "\"%V\", or none, and cannot change it on reload, its "
+                      "records would be lost: restart nginx or rename the "
+                      "store",
+                      &shm_->shm.name, &settings_.file);
+        return NGX_ERROR;
+    }
+
     if (ngx_test_config) {
 
         if (zone_file::test(how, e)) {
             return NGX_OK;
         }
 
-    } else if (old != nullptr && view(old->settings_.file) == how.path
-               && old->settings_.size == settings_.size)
-    {
+    } else if (old != nullptr && old->settings_.size == settings_.size) {
         file_ = old->file_;
         file_->retain();
 

@@ -56,6 +56,7 @@ public:
     /* Records there are; for a store that is about to go. */
     std::size_t count();
     bool is_on_file() const { return settings_.file.len != 0; }
+    ngx_str_t &file() { return settings_.file; }
 
 private:
     friend class zone_lock;

@@ -106,6 +106,13 @@ zone_file::test(const zone_file_settings &how, zone_file_error &e)
 }
 
 
+bool
+zone_file::is_in_use(const char *path)
+{
+    return is_mapped(path);
+}
+
+
 /* Alone: nobody else uses it, so it can be repaired and made larger. */
 bool
 zone_file::prepare(const zone_file_settings &how, bool alone,

@@ -60,6 +60,9 @@ public:
     /* As open(), but nothing is made, changed or locked. */
     static bool test(const zone_file_settings &how, zone_file_error &e);
 
+    /* By this process. */
+    static bool is_in_use(const char *path);
+
     void retain() { ++users_; }
     void release();
 
