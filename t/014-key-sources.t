@@ -542,3 +542,86 @@ GET /x | X-Execute: 1 | X-Second: => 201 run 2, -
 POST /x | Idempotency-Key: k => 201 run 1
 POST /x | Idempotency-Key: k => 201 replay of 1
 --- executions: 1
+
+
+
+=== TEST 36: a key is found in JSON that has no canonical form
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_key json:/requestId;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | Content-Type: application/json | body={"requestId":"k1","note":"thanks \ud83d"} => 201 run 1
+POST /x | Content-Type: application/json | body={"requestId":"k1","note":"thanks \ud83d"} => 201 replay of 1
+POST /x | Content-Type: application/json | body={"requestId":"k2","a":1,"a":2} => 201 run 2
+POST /x | Content-Type: application/json | body={"requestId":"k2","a":1,"a":2} => 201 replay of 2
+POST /x | Content-Type: application/json | body={"requestId":"k3","a":1e1234567890123456789} => 201 run 3
+POST /x | Content-Type: application/json | body={"requestId":"k3","a":1e1234567890123456789} => 201 replay of 3
+--- executions: 3
+
+
+
+=== TEST 37: JSON whose key is not certain is refused
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_key json:/requestId;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | Content-Type: application/json | body={"requestId":"k1","requestId":"k1"} => 400 key_invalid, INVALID key_invalid
+POST /x | Content-Type: application/json | body={"a":[1},"requestId":"k1"} => 400 key_invalid
+POST /x | Content-Type: application/json | body={"a":1 => 400 key_invalid
+POST /x | Content-Type: application/json | Content-Encoding: gzip | body={"requestId":"k1"} => 400 key_invalid
+--- executions: 0
+
+
+
+=== TEST 38: complete JSON without the member has no key
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_key json:/requestId;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | Content-Type: application/json | body={"a":1} => 201 run 1, -
+POST /x | Content-Type: application/json | body={"a":1} => 201 run 2, -
+--- executions: 2
+
+
+
+=== TEST 39: the types of AWS are JSON
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_key json:/ClientRequestToken;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | Content-Type: application/x-amz-json-1.1 | body={"ClientRequestToken":"t"} => 201 run 1
+POST /x | Content-Type: application/x-amz-json-1.1 | body={"ClientRequestToken":"t"} => 201 replay of 1
+POST /x | Content-Type: text/json | body={ "ClientRequestToken":"t" } => 201 replay of 1
+--- executions: 1
+
+
+
+=== TEST 40: with a JSON source first, JSON that cannot be read is not made up for by a header
+--- config
+    idempotency on;
+    idempotency_scope none;
+    location / {
+        idempotency_key json:/k header:Idempotency-Key;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+--- exchange
+POST /x | Content-Type: application/json | Idempotency-Key: h | body={"k => 400 key_invalid
+POST /x | Content-Type: application/json | Idempotency-Key: h | body={} => 201 run 1
+POST /x | Content-Type: application/json | Idempotency-Key: h | body={} => 201 replay of 1
+--- executions: 1

@@ -27,6 +27,8 @@ my %LOCATION = (
     'body-first' => "idempotency_key json:/k header:Idempotency-Key; $AGNOSTIC",
     'variable-first' => "idempotency_key \$arg_k json:/k; $AGNOSTIC",
     'two' => "idempotency_key json:/new/k json:/k; $AGNOSTIC",
+    aws => 'idempotency_key json:/ClientRequestToken;',
+    'raw-small' => "$KEY idempotency_fingerprint raw; client_body_buffer_size 1k;",
     square => 'idempotency_key json:/idempotency_key;',
     mcp => 'idempotency_key json:/params/arguments/idempotencyKey;',
     slash => 'idempotency_key json:/a~1b/c~0d/~01/;',
@@ -128,7 +130,15 @@ is_key('4096 characters', 'long', '{"k":"' . 'x' x 4096 . '"}', 'x' x 4096);
 is_key('the shortest allowed', 'short', '{"k":"123"}', '123');
 is_key('another method', 'key', '{"k":"x"}', 'x', method => $_) for qw(PUT PATCH DELETE);
 is_key("the type $_", 'key', '{"k":"x"}', 'x', type => $_)
-    for 'application/json; charset=utf-8', 'Application/vnd.api+JSON';
+    for 'application/json; charset=utf-8', 'Application/vnd.api+JSON', 'text/json',
+    'Text/JSON; charset=utf-8', 'application/x-amz-json-1.0', 'application/x-amz-json-1.1',
+    # Parameters that are none do not hide that it is JSON.
+    'application/json; charset', 'application/json, text/plain', 'application/json charset=utf-8';
+is_key("two types, $_->[0] first", 'key', '{"k":"x"}', 'x', type => $_->[1], headers => ['Content-Type' => $_->[0]])
+    for ['text/plain', 'application/json'], ['application/json', 'text/plain'],
+    ['multipart/form-data; boundary=b', 'application/json'];
+is_key("AWS: $_", 'aws', '{"ClientRequestToken":"t-1"}', 't-1', type => $_)
+    for 'application/x-amz-json-1.0', 'application/x-amz-json-1.1';
 is_key('raw fingerprints', 'raw', '{"k":"x"}', 'x');
 is_key('quotes are part of it', 'key', '{"k":"\"x\""}', '"x"');
 
@@ -158,13 +168,82 @@ no_key('no type', 'key', '{"k":"x"}', type => undef);
 no_key('a form', 'key', 'k=x', type => 'application/x-www-form-urlencoded');
 no_key('multipart', 'key', "--x\r\nContent-Disposition: form-data; name=\"k\"\r\n\r\nx\r\n--x--\r\n",
     type => 'multipart/form-data; boundary=x');
-no_key('an encoded body', 'key', '{"k":"x"}', headers => ['Content-Encoding' => 'gzip']);
-no_key('JSON that is cut off', 'key', '{"k":"x"');
-no_key('JSON with something behind it', 'key', '{"k":"x"}}');
-no_key('JSON with a byte order mark', 'key', "\xef\xbb\xbf{\"k\":\"x\"}");
-no_key('JSON with the member twice', 'key', '{"k":"x","k":"x"}');
-no_key('JSON that is no UTF-8', 'key', "{\"k\":\"x\",\"a\":\"\xff\"}");
-no_key('JSON that nests too deep', 'key', '{"k":"x","a":' . '[' x 600 . ']' x 600 . '}');
+no_key('an empty body that is said to be encoded', 'key', '', headers => ['Content-Encoding' => 'gzip']);
+
+# ---- what the strict reader refuses ---------------------------------------
+
+# A key is not a canonical form: whatever else is in the body, it is found.
+my $deep = 100_000;
+my @TOLERATED = (
+    ['half of a surrogate pair', '{"k":"key-1","note":"thanks \ud83d"}'],
+    ['half of a surrogate pair before it', '{"note":"\udc00 thanks","k":"key-1"}'],
+    ['half of a surrogate pair in a name', '{"\ud83d":1,"k":"key-1"}'],
+    ['a name twice, elsewhere', '{"a":1,"k":"key-1","a":2}'],
+    ['a name twice, in another object', '{"a":{"k":1,"k":2},"k":"key-1"}'],
+    ['a byte order mark', "\xef\xbb\xbf{\"k\":\"key-1\"}"],
+    ['a byte that is not UTF-8', "{\"k\":\"key-1\",\"a\":\"\xff\"}"],
+    ['a byte that is not UTF-8, in a name', "{\"\xff\":1,\"k\":\"key-1\"}"],
+    ['an exponent of 19 digits', '{"a":1e1234567890123456789,"k":"key-1"}'],
+    ['a number of 5000 digits', '{"a":' . '9' x 5000 . ',"k":"key-1"}'],
+    ['600 levels', '{"k":"key-1","a":' . '[' x 600 . ']' x 600 . '}'],
+    ["$deep levels before it", '{"a":' . '[' x $deep . ']' x $deep . ',"k":"key-1"}'],
+    ["$deep levels behind it", '{"k":"key-1","a":' . '{"a":' x $deep . '1' . '}' x $deep . '}'],
+    ['its end is missing', '{"k":"key-1"'],
+    ['cut off behind it', '{"k":"key-1","a":"b'],
+    ['a syntax error behind it', '{"k":"key-1",a:1}'],
+    ['something behind the text', '{"k":"key-1"}}'],
+);
+
+for my $case (@TOLERATED) {
+    is_key($case->[0], 'key', $case->[1], 'key-1');
+}
+for my $location ('raw', 'raw-small', 'file', 'small', 'mirror', 'required') {
+    is_key("$location: $_->[0]", $location, $_->[1], 'key-1') for $TOLERATED[0], $TOLERATED[11];
+}
+is_key('MCP, half of a surrogate pair', 'mcp', '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":'
+    . '{"name":"pay","arguments":{"note":"cut \ud83d","idempotencyKey":"k-1"}}}', 'k-1');
+tells('half of a surrogate pair: another body', 'key', [201, '422 key_reused'], 1,
+    ['{"k":"x","a":"\ud83d"}'], ['{"k":"x","a":"\ud83e"}']);
+
+# Where it is not certain what the key is, nothing runs.
+for my $case (
+    ['it stands there twice', '{"k":"x","k":"x"}'],
+    ['it stands there twice, once escaped', '{"k":"x","\u006b":"x"}'],
+    ['it stands there twice, far apart', '{"k":"x","a":"' . 'y' x 100_000 . '","k":"x"}'],
+    ['white space', " \r\n"],
+    ['a byte order mark alone', "\xef\xbb\xbf"],
+    ['a syntax error before it', '{a:1,"k":"x"}'],
+    ['a number that is none before it', '{"a":01,"k":"x"}'],
+    ['a control character before it', "{\"a\":\"\n\",\"k\":\"x\"}"],
+    ['brackets that do not match before it', '{"a":[1},"k":"x"}'],
+    ['the text has no end, and no key', '{"a":1'],
+    ['cut off in the key', '{"k":"x'],
+    ['UTF-16', "\xff\xfe{\0\"\0k\0\"\0:\0\"\0x\0\"\0}\0"],
+    ["$deep levels without an end", '{"a":' . '[' x $deep],
+    ['a form', 'k=x'],
+    ['half of a surrogate pair in the key', '{"k":"\ud83d"}'],
+) {
+    bad_key("uncertain: $case->[0]", $_, $case->[1]) for 'key', 'raw', 'file', 'required';
+}
+bad_key('uncertain: a name on the way twice', 'mcp',
+    '{"params":{"arguments":{"idempotencyKey":"x"}},"params":{}}');
+bad_key('uncertain: a name on the way twice, the key in the second', 'mcp',
+    '{"params":{},"params":{"arguments":{"idempotencyKey":"x"}}}');
+bad_key("uncertain: Content-Encoding $_", 'key', '{"k":"x"}', headers => ['Content-Encoding' => $_])
+    for 'gzip', 'br', 'identity, gzip', 'deflate';
+bad_key("uncertain: two Content-Encoding, $_->[0] first", 'key', '{"k":"x"}',
+    headers => [map { ('Content-Encoding' => $_) } @$_]) for ['identity', 'gzip'], ['gzip', 'identity'];
+is_key('Content-Encoding: identity', 'key', '{"k":"x"}', 'x', headers => ['Content-Encoding' => 'identity']);
+
+{
+    my $uri = at('key');
+    my $got = ask($uri, '{"k":"x"}', headers => ['Content-Encoding' => 'gzip']);
+    like($got->{body}, qr/Content-Encoding/, 'the refusal says that the body is encoded');
+    $got = ask($uri, '{"a":[1},"k":"x"}');
+    like($got->{body}, qr/not valid JSON/, 'the refusal says that the body cannot be read');
+    $got = ask($uri, '{"k":"x","k":"x"}');
+    like($got->{body}, qr/twice/, 'the refusal says that the key is there twice');
+}
 
 bad_key('null', 'key', '{"k":null}');
 bad_key('a number', 'key', '{"k":1}');
@@ -215,7 +294,13 @@ tells('header first: neither', 'header-first', [201, 201], 2, (keyed('{}')) x 2)
 tells('body first: the body decides', 'body-first', [201, '201 replayed', 201], 2,
     keyed('{"k":"a"}', 'h'), keyed('{"k":"a"}', 'i'), keyed('{"k":"b"}', 'h'));
 tells('body first: without it the header', 'body-first', [201, '201 replayed', '201 replayed', 201], 2,
-    keyed('{}', 'h'), keyed('{"x":1}', 'h'), keyed('{"k', 'h'), keyed('{}', 'i'));
+    keyed('{}', 'h'), keyed('{"x":1}', 'h'), keyed('', 'h'), keyed('{}', 'i'));
+tells('body first: a body that cannot be read is not made up for', 'body-first', ['400 key_invalid'], 0,
+    keyed('{"k', 'h'));
+tells('body first: nor is an encoded one', 'body-first', ['400 key_invalid'], 0,
+    ['{"k":"a"}', headers => ['Idempotency-Key' => 'h', 'Content-Encoding' => 'gzip']]);
+tells('header first: an encoded body does not matter', 'header-first', [201, '201 replayed'], 1,
+    (['{"k":"a"}', headers => ['Idempotency-Key' => 'h', 'Content-Encoding' => 'gzip']]) x 2);
 tells('body first: a bad member is not made up for', 'body-first', ['400 key_invalid', 201], 1,
     keyed('{"k":1}', 'h'), keyed('{}', 'h'));
 tells('body first: a bad header does not matter then', 'body-first', [201, '201 replayed'], 1,
@@ -232,6 +317,10 @@ tells('two pointers: the first decides', 'two', [201, '201 replayed', 201], 2,
     ['{"new":{"k":"a"},"k":"b"}'], ['{"new":{"k":"a"},"k":"c"}'], ['{"new":{"k":"c"},"k":"b"}']);
 tells('two pointers: the second where the first finds nothing', 'two', [201, '201 replayed'], 1,
     ['{"new":{},"k":"b"}'], ['{"new":"x","k":"b"}']);
+tells('two pointers: the text breaks before the first is found', 'two', ['400 key_invalid'], 0,
+    ['{"k":"b","new":{']);
+tells('two pointers: the second stands there twice, the first once', 'two', [201], 1,
+    ['{"k":"b","new":{"k":"a"},"k":"c"}']);
 tells('two pointers: the first is bad', 'two', ['400 key_invalid'], 0, ['{"new":{"k":1},"k":"b"}']);
 
 {
@@ -285,6 +374,19 @@ for my $location ('key', 'file', 'mirror', 'small', 'unbuffered') {
         "$location: the body goes on unchanged");
     is(said(ask($uri, $large =~ s/number 80000/number 80001/r), number => 0), '422 key_reused',
         "$location: another large body");
+}
+
+# Beyond the size up to which a body is parsed its bytes are compared.
+my $huge = '{"rows":["' . 'y' x 5_000_000 . '\ud83d"],"k":"huge"}';
+
+for my $location ('key', 'raw', 'file', 'mirror', 'small', 'raw-small') {
+    for my $chunked (0, 1) {
+        my $how = "$location, 5 MB" . ($chunked ? ', chunked' : '');
+        is_key("$how", $location, $huge, 'huge', chunked => $chunked);
+        bad_key("$how, without its end", $location, $huge =~ s/,"k".*//r, chunked => $chunked);
+        bad_key("$how, the key twice", $location, $huge =~ s/\}$/,"k":1}/r, chunked => $chunked);
+    }
+    no_key("$location, 5 MB", $location, $huge =~ s/"k":/"q":/r);
 }
 
 for my $body ('{"k":"small"}', $large) {

@@ -164,6 +164,13 @@ for my $case (
     };
 }
 
+claim 'a body that is lost and encoded could have a key' => sub {
+    my $before = ledger_count(uri => '/keyed');
+    is(write_to('/keyed', key => undef, body => $big, headers => [@json, 'Content-Encoding' => 'gzip'])->{status},
+        413, 'it is refused');
+    is(ledger_count(uri => '/keyed'), $before, 'executions');
+};
+
 claim 'a body that could have no key' => sub {
     is(write_to('/keyed', key => undef, body => $big)->{status}, 201, 'it runs');
     is(write_to('/keyed', key => undef, body => '', headers => \@json)->{status}, 201,

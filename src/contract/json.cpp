@@ -60,40 +60,6 @@ canonical_json(json_parser &parser, std::string_view body,
 }
 
 
-json_string
-find_json_string(json_parser &parser, std::string_view body,
-                 const json_pointer &pointer, std::span<char> out,
-                 std::string_view &value)
-{
-    json_workspace *space = parser.workspace();
-    json_search search;
-    json_rules rules;
-    json_string found = json_string::absent;
-
-    if (space == nullptr) {
-        return json_string::no_memory;
-    }
-
-    rules.include = {&pointer, 1};
-    search.out = out;
-
-    switch (read_json(*space, body, rules, search)) {
-    case json_result::ok:
-        if (!has_wildcard(pointer)) {
-            found = search.found;
-            value = search.string;
-        }
-
-        break;
-    case json_result::not_json: found = json_string::not_json; break;
-    case json_result::no_memory: found = json_string::no_memory; break;
-    }
-
-    parser.trim();
-    return found;
-}
-
-
 json_result
 find_json_members(json_parser &parser, std::string_view body,
                   std::span<const std::string_view> names,

@@ -111,21 +111,6 @@ json_result canonical_json(json_parser &parser, std::string_view body,
                            const json_rules &rules, hasher &hash);
 
 
-enum class json_string {
-    found,
-    absent,
-    not_string, /* or longer than out */
-    not_json,   /* as for canonical_json() */
-    no_memory,
-};
-
-
-/* The string at the pointer, unescaped into out.  No wildcards: absent. */
-json_string find_json_string(json_parser &parser, std::string_view body,
-                             const json_pointer &pointer, std::span<char> out,
-                             std::string_view &value);
-
-
 /* Where a value is in a body; size 0: nowhere. */
 struct json_extent {
     std::size_t at = 0;

@@ -12,7 +12,6 @@ struct json_position {
     std::uint64_t exclude = 0;
     bool whole = false;    /* it counts, but for what is excluded in it */
     bool excluded = false; /* it does not count */
-    bool pointed = false;  /* an include points to it */
     bool params = false;   /* of a call of MCP */
 };
 
@@ -80,7 +79,6 @@ private:
     json_position step(const json_position &from, std::string_view name,
                        unsigned depth) const;
     json_extent *wanted(std::string_view name) const;
-    void note_found(const char *at);
 
     template <typename Member>
     cursor read_object(cursor c, unsigned depth, Member read_member);

@@ -64,15 +64,7 @@ json_reader::child(cursor c, const json_position &where, unsigned depth,
         return value(c, depth);
     }
 
-    std::uint32_t start = offset(c);
-
-    c = value_by_rules(c, where, depth, counts);
-
-    if (!c.failed() && where.pointed && search_.found == json_string::absent) {
-        note_found(form_ + start);
-    }
-
-    return c;
+    return value_by_rules(c, where, depth, counts);
 }
 
 
@@ -237,12 +229,13 @@ json_reader::step(const json_position &from, std::string_view name,
                   unsigned depth) const
 {
     json_position to;
+    bool included = false;
 
     to.include = follow(rules_.include, from.include, depth - 1, name,
-                        to.pointed);
+                        included);
     to.exclude = follow(rules_.exclude, from.exclude, depth - 1, name,
                         to.excluded);
-    to.whole = from.whole || to.pointed;
+    to.whole = from.whole || included;
     to.excluded |= rules_.jsonrpc && depth == 1 && name == "id";
     to.params = rules_.mcp && depth == 1 && name == "params";
     to.excluded |= from.params && name == "_meta";
@@ -282,26 +275,6 @@ follow(std::span<const json_pointer> pointers, std::uint64_t which,
     return on;
 }
 
-}
-
-
-/* Now: it may be moved when the object around it ends. */
-void
-json_reader::note_found(const char *at)
-{
-    search_.found = json_string::not_string;
-
-    if (*at != 's' && static_cast<unsigned char>(*at) < 0x80) {
-        return;
-    }
-
-    std::string_view string = string_in_form(at);
-
-    if (string.size() <= search_.out.size()) {
-        string.copy(search_.out.data(), string.size());
-        search_.string = {search_.out.data(), string.size()};
-        search_.found = json_string::found;
-    }
 }
 
 }

@@ -28,6 +28,11 @@ enum class key_fault : std::uint8_t {
     not_printable,
     not_uuid,
     not_string, /* or too long a one */
+
+    /* Of a key in a body: it is not certain which one it is. */
+    name_repeated,
+    unreadable,
+    encoded,
 };
 
 

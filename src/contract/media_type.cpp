@@ -16,6 +16,7 @@ struct parameter {
 
 
 media kind_of(std::string_view type, std::string_view subtype);
+bool is_json(std::string_view type, std::string_view subtype);
 bool take_parameters(std::string_view rest, parameter &boundary);
 bool take_parameter(std::string_view &rest, parameter &found);
 bool take_quoted(std::string_view &rest, std::string_view &content);
@@ -58,6 +59,16 @@ parse_media_type(std::string_view content_type, std::span<char> out)
 
 
 bool
+names_json(std::string_view content_type)
+{
+    std::string_view rest = trim_blanks(content_type);
+    std::string_view type = take_while(rest, is_token_char);
+
+    return skip(rest, '/') && is_json(type, take_while(rest, is_token_char));
+}
+
+
+bool
 is_boundary(std::string_view text)
 {
     return !text.empty() && text.size() <= max_boundary && text.back() != ' '
@@ -70,23 +81,14 @@ namespace {
 media
 kind_of(std::string_view type, std::string_view subtype)
 {
-    constexpr std::string_view suffix = "+json";
-
-    if (subtype.size() > suffix.size()
-        && same_but_for_case(subtype.substr(subtype.size() - suffix.size()),
-                             suffix))
-    {
+    if (is_json(type, subtype)) {
         return media::json;
     }
 
-    if (same_but_for_case(type, "application")) {
-        if (same_but_for_case(subtype, "json")) {
-            return media::json;
-        }
-
-        if (same_but_for_case(subtype, "x-www-form-urlencoded")) {
-            return media::form;
-        }
+    if (same_but_for_case(type, "application")
+        && same_but_for_case(subtype, "x-www-form-urlencoded"))
+    {
+        return media::form;
     }
 
     if (same_but_for_case(type, "multipart")
@@ -96,6 +98,30 @@ kind_of(std::string_view type, std::string_view subtype)
     }
 
     return media::other;
+}
+
+
+/* The x-amz types are those of AWS's JSON protocols. */
+bool
+is_json(std::string_view type, std::string_view subtype)
+{
+    constexpr std::string_view suffix = "+json";
+
+    if (subtype.size() > suffix.size()
+        && same_but_for_case(subtype.substr(subtype.size() - suffix.size()),
+                             suffix))
+    {
+        return !type.empty();
+    }
+
+    if (same_but_for_case(type, "text")) {
+        return same_but_for_case(subtype, "json");
+    }
+
+    return same_but_for_case(type, "application")
+           && (same_but_for_case(subtype, "json")
+               || same_but_for_case(subtype, "x-amz-json-1.0")
+               || same_but_for_case(subtype, "x-amz-json-1.1"));
 }
 
 

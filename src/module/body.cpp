@@ -1,6 +1,7 @@
 #include "module/body.h"
 
 #include "module/context.h"
+#include "module/key.h"
 #include "module/known_bodies.h"
 
 namespace idempotency {
@@ -23,6 +24,7 @@ bool is_too_large(const context &ctx);
 void body_read(ngx_http_request_t *r);
 progress use_body(context &ctx);
 bool is_needed_in_memory(const context &ctx);
+void look_for_keys(body_state &body, std::string_view piece);
 bool borrow(context &ctx);
 bool make_room(context &ctx);
 void start_walk(context &ctx, body_state::sink into);
@@ -41,8 +43,8 @@ read_body(context &ctx)
     ngx_http_request_t *r = ctx.request;
     body_state &body = ctx.body;
 
-    if (!prepare_fingerprint(ctx)) {
-        return fail(ctx, "no memory for the fingerprint");
+    if (!prepare_fingerprint(ctx) || !prepare_key_search(ctx)) {
+        return fail(ctx, "no memory for the fingerprint or the key");
     }
 
     move_to(ctx, stage::reading);
@@ -185,6 +187,7 @@ use_body(context &ctx)
     if (is_needed_in_memory(ctx)) {
         if (borrow(ctx)) {
             body.into = body_state::sink::memory;
+            look_for_keys(body, body.text());
 
         } else if (make_room(ctx)) {
             start_walk(ctx, body_state::sink::memory);
@@ -198,6 +201,9 @@ use_body(context &ctx)
 
     } else if (body.kind == body_kind::raw && !body.hashed_as_read) {
         start_walk(ctx, body_state::sink::hash);
+
+    } else if (body.finder != nullptr) {
+        start_walk(ctx, body_state::sink::none);
     }
 
     progress p = walk_to_end(ctx);
@@ -214,20 +220,26 @@ use_body(context &ctx)
 
 
 /*
- * What is parsed must lie in one piece.  A key is looked for in a body of any
- * size, since a request whose key was not found would run unprotected.
+ * What is parsed must lie in one piece.  Keys are found in pieces, in a body
+ * of any size.
  */
 bool
 is_needed_in_memory(const context &ctx)
 {
     const body_state &body = ctx.body;
 
-    if (body.too_large) {
-        return body.json && ctx.key.len == 0;
-    }
+    return !body.too_large
+           && (body.kind == body_kind::json || body.kind == body_kind::form
+               || (body.json && ctx.conf->jsonrpc));
+}
 
-    return body.kind == body_kind::json || body.kind == body_kind::form
-           || (body.json && (ctx.conf->jsonrpc || ctx.key.len == 0));
+
+void
+look_for_keys(body_state &body, std::string_view piece)
+{
+    if (body.finder != nullptr && !body.walked) {
+        body.finder->feed(piece);
+    }
 }
 
 
@@ -322,6 +334,7 @@ walk_to_end(context &ctx)
             return progress::done;
 
         case fingerprint_result::walk_again:
+            ctx.body.walked = true;
             start_walk(ctx, body_state::sink::hash);
             continue;
 
@@ -406,6 +419,9 @@ void
 take(context &ctx, const u_char *bytes, std::size_t size)
 {
     body_state &body = ctx.body;
+    std::string_view piece(reinterpret_cast<const char *>(bytes), size);
+
+    look_for_keys(body, piece);
 
     switch (body.into) {
 
@@ -414,11 +430,9 @@ take(context &ctx, const u_char *bytes, std::size_t size)
         body.size += size;
         break;
 
-    case body_state::sink::multipart:
-        body.parts->feed({reinterpret_cast<const char *>(bytes), size});
-        break;
-
-    case body_state::sink::hash: body.hash.bytes(bytes, size);
+    case body_state::sink::multipart: body.parts->feed(piece); break;
+    case body_state::sink::hash: body.hash.bytes(bytes, size); break;
+    case body_state::sink::none: break;
     }
 }
 

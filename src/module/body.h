@@ -4,6 +4,7 @@
 #include "contract/digest.h"
 #include "contract/fingerprint.h"
 #include "contract/json.h"
+#include "contract/json_finder.h"
 #include "contract/multipart.h"
 #include "ngx.h"
 
@@ -14,7 +15,7 @@ struct context;
 
 /* The request body on its way into the fingerprint. */
 struct body_state {
-    enum class sink : std::uint8_t { hash, memory, multipart };
+    enum class sink : std::uint8_t { hash, memory, multipart, none };
 
     /* Whether nginx's call that reads the body has returned. */
     enum class arrival : std::uint8_t { later, in_call, arrived_in_call };
@@ -22,7 +23,8 @@ struct body_state {
     sink into;
     arrival read;
     body_kind kind;
-    bool json;           /* the content type is JSON */
+    bool json;           /* the content type is JSON, and it is not encoded */
+    bool may_have_key;   /* some content type names JSON */
     bool too_large;      /* to be parsed: it counts as bytes */
     bool hashed_as_read; /* the body filter feeds the hash */
     bool has_fingerprint;
@@ -32,6 +34,9 @@ struct body_state {
     off_t offset;         /* in the first buffer of it */
     own_event turn;
     multipart_hasher *parts;
+    json_finder *finder; /* of keys; null: there is nothing to be found */
+    std::span<json_target> targets; /* a target for each json: source */
+    bool walked;                    /* once: what there is was found */
     u_char *bytes; /* the whole body, followed by json_padding */
     std::size_t size;
     bool borrowed; /* bytes lie in nginx's own buffer */
@@ -101,6 +106,12 @@ fingerprint_result finish_fingerprint(context &ctx);
 
 /* Whether the content type says so, and the body is not encoded. */
 bool is_json_request(ngx_http_request_t *r);
+
+/* Whether a json: source has to be looked for in the body. */
+bool may_have_json_key(ngx_http_request_t *r);
+
+/* A compressed body is not what its type says until somebody decodes it. */
+bool is_encoded(ngx_http_request_t *r);
 
 /* Shared by all requests of a worker; null: no memory. */
 json_parser *worker_json_parser();

@@ -10,7 +10,6 @@ namespace {
 enum class meaning : std::uint8_t { hashed, not_of_its_type, failed };
 
 media_type media_of(ngx_http_request_t *r, std::span<char> boundary);
-bool is_encoded(ngx_http_request_t *r);
 body_kind kind_of(const location_conf *conf, media type);
 void start_hash(context &ctx, body_kind kind);
 fingerprint_result finish_memory(context &ctx);
@@ -35,6 +34,7 @@ prepare_fingerprint(context &ctx)
 
     body.kind = kind_of(ctx.conf, type.kind);
     body.json = type.kind == media::json;
+    body.may_have_key = ctx.key.len == 0 && may_have_json_key(r);
 
     /* What has to be understood first is hashed when it is. */
     if (body.kind == body_kind::raw || body.kind == body_kind::none) {
@@ -95,6 +95,32 @@ is_json_request(ngx_http_request_t *r)
 }
 
 
+/* Servers differ in which one they take if there are several types. */
+bool
+may_have_json_key(ngx_http_request_t *r)
+{
+    bool named = false;
+
+    each_field(r->headers_in.headers, [&](ngx_table_elt_t &h) {
+        named |= same_name(view(h.key), "content-type")
+                 && names_json(view(h.value));
+    });
+
+    return named;
+}
+
+
+bool
+is_encoded(ngx_http_request_t *r)
+{
+    ngx_str_t name = ngx_string("content-encoding");
+    ngx_str_t value;
+    unsigned count = find_header(r, name, value);
+
+    return count > 1 || (count == 1 && !same_name(view(value), "identity"));
+}
+
+
 json_parser *
 worker_json_parser()
 {
@@ -124,18 +150,6 @@ media_of(ngx_http_request_t *r, std::span<char> boundary)
     }
 
     return parse_media_type(view(r->headers_in.content_type->value), boundary);
-}
-
-
-/* A compressed body is not what its type says until somebody decodes it. */
-bool
-is_encoded(ngx_http_request_t *r)
-{
-    ngx_str_t name = ngx_string("content-encoding");
-    ngx_str_t value;
-
-    return find_header(r, name, value) != 0
-           && !same_name(view(value), "identity");
 }
 
 

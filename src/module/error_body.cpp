@@ -200,12 +200,13 @@ is_json(ngx_conf_t *cf, std::span<const body_part> parts, std::size_t size)
     ngx_memzero(p, json_padding);
 
     json_parser parser;
-    std::string_view found;
+    hasher unused;
     std::string_view body(reinterpret_cast<char *>(text.data()),
                           static_cast<std::size_t>(p - text.data()));
 
-    return find_json_string(parser, body, {}, {}, found)
-           != json_string::not_json;
+    unused.start("");
+
+    return canonical_json(parser, body, {}, unused) != json_result::not_json;
 }
 
 }

@@ -104,6 +104,18 @@ rule_of(key_fault fault)
         return "The idempotency key in the request body must be a string of "
                "at most %uz characters.";
 
+    case key_fault::name_repeated:
+        return "The request body has the name of the idempotency key, or a "
+               "name on the way to it, twice. Send it once.";
+
+    case key_fault::unreadable:
+        return "The idempotency key cannot be read, because the request body "
+               "is not valid JSON.";
+
+    case key_fault::encoded:
+        return "The idempotency key cannot be read from a body with a "
+               "Content-Encoding. Send the body without it.";
+
     default:
         return "The value of the idempotency key is malformed. Send a string "
                "in quotes, or a value without spaces, quotes and commas.";

@@ -167,14 +167,14 @@ has_lost_body(ngx_http_request_t *r, bool has_key)
                     || (body->received > 0 && !body->last_saved));
 
     if (r->discard_body || part) {
-        return has_key || is_json_request(r);
+        return has_key || may_have_json_key(r);
     }
 
     bool all = body == nullptr && length != nullptr
                && view(length->value) != "0"
                && r->headers_in.content_length_n == 0;
 
-    return all && !has_key && is_json_request(r);
+    return all && !has_key && may_have_json_key(r);
 }
 
 

@@ -21,6 +21,8 @@ key_found key_from_value(ngx_http_request_t *r, key_source &source,
                          key_search &out);
 key_found key_from_body(context &ctx, const key_source &source,
                         key_search &out);
+const json_target &target_of(const body_state &body, const key_source &source);
+key_found text_of(const json_target &target, key_search &out);
 key_found bad(key_search &out, key_fault fault);
 std::string_view host_of(ngx_http_request_t *r);
 bool read_scope(context &ctx, std::span<std::string_view> values);
@@ -52,6 +54,57 @@ find_key(ngx_http_request_t *r, const location_conf *conf, context *ctx,
     out.fault = check_key(out.key, rules, lower);
 
     return out.fault == key_fault::none ? key_found::yes : key_found::bad;
+}
+
+
+bool
+prepare_key_search(context &ctx)
+{
+    ngx_pool_t *pool = ctx.request->pool;
+    body_state &body = ctx.body;
+
+    if (!body.may_have_key || is_encoded(ctx.request)) {
+        return true;
+    }
+
+    auto sources = elements<key_source>(ctx.conf->keys);
+    std::size_t longest = ctx.conf->key_max;
+    std::size_t count = 0;
+
+    for (const key_source &source : sources) {
+        for (std::string_view segment : source.pointer.segments) {
+            longest = ngx_max(longest, segment.size());
+        }
+
+        count += !source.pointer.segments.empty();
+    }
+
+    auto room = make_array<char>(pool, json_finder::room_for(longest));
+    auto out = make_array<char>(pool, ctx.conf->key_max * count);
+
+    body.targets = make_array<json_target>(pool, count);
+
+    if (room.data() == nullptr || out.data() == nullptr
+        || body.targets.data() == nullptr)
+    {
+        return false;
+    }
+
+    std::size_t n = 0;
+
+    for (const key_source &source : sources) {
+        if (!source.pointer.segments.empty()) {
+            body.targets[n] = {};
+            body.targets[n].pointer = source.pointer;
+            body.targets[n].out = out.subspan(n * ctx.conf->key_max,
+                                              ctx.conf->key_max);
+            n++;
+        }
+    }
+
+    body.finder = make<json_finder>(pool, body.targets, room);
+
+    return body.finder != nullptr;
 }
 
 
@@ -209,30 +262,64 @@ key_from_value(ngx_http_request_t *r, key_source &source, key_search &out)
 }
 
 
-/* A body that is not JSON, whatever its type says, has no key. */
+/*
+ * A body of another type has no key, nor has an empty one.  Of a JSON type, it
+ * has one, or it is certain that it has none, or the request is refused.
+ */
 key_found
 key_from_body(context &ctx, const key_source &source, key_search &out)
 {
-    if (!ctx.body.json) {
+    body_state &body = ctx.body;
+
+    if (!body.may_have_key || size_of_body(ctx) == 0) {
         return key_found::no;
     }
 
-    json_parser *parser = worker_json_parser();
-    auto room = make_array<char>(ctx.request->pool, ctx.conf->key_max);
-
-    if (parser == nullptr || room.data() == nullptr) {
-        return key_found::failed;
+    if (body.finder == nullptr) {
+        return bad(out, key_fault::encoded);
     }
 
-    switch (find_json_string(*parser, ctx.body.text(), source.pointer, room,
-                             out.key))
-    {
+    const json_target &target = target_of(body, source);
 
-    case json_string::found: return key_found::yes;
-    case json_string::not_string: return bad(out, key_fault::not_string);
-    case json_string::no_memory: return key_found::failed;
+    switch (target.found) {
+
+    case json_target::result::found: return text_of(target, out);
+
+    case json_target::result::repeated:
+        return bad(out, key_fault::name_repeated);
+
+    default: break;
+    }
+
+    switch (body.finder->finish()) {
+
+    case json_text::no_memory: return key_found::failed;
+    case json_text::broken: return bad(out, key_fault::unreadable);
     default: return key_found::no;
     }
+}
+
+
+const json_target &
+target_of(const body_state &body, const key_source &source)
+{
+    return *std::find_if(body.targets.begin(), body.targets.end(),
+                         [&](const json_target &target) {
+                             return target.pointer.segments.data()
+                                    == source.pointer.segments.data();
+                         });
+}
+
+
+key_found
+text_of(const json_target &target, key_search &out)
+{
+    if (target.first != '"' || !target.readable) {
+        return bad(out, key_fault::not_string);
+    }
+
+    out.key = target.text;
+    return key_found::yes;
 }
 
 

@@ -28,6 +28,12 @@ struct key_search {
 key_found find_key(ngx_http_request_t *r, const location_conf *conf,
                    context *ctx, key_search &out);
 
+/*
+ * Makes what finds the keys of json: sources while the body is walked through,
+ * unless the request has a key already.  False: no memory.
+ */
+bool prepare_key_search(context &ctx);
+
 /* Whether any source but the body has a key, valid or not. */
 bool has_key(ngx_http_request_t *r, const location_conf *conf);
 

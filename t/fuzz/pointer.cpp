@@ -20,38 +20,6 @@ spelled(std::span<const std::string_view> segments)
     return text;
 }
 
-
-void
-find(json_parser &parser, std::string_view body, const json_pointer &pointer,
-     const oracle::node *document)
-{
-    padded in(body);
-    std::unique_ptr<char[]> out(new char[16]);
-    std::string_view value;
-    json_string result = find_json_string(parser, in.view(), pointer,
-                                          {out.get(), 16}, value);
-
-    if (document == nullptr) {
-        check(result == json_string::not_json, "nothing is found elsewhere");
-        return;
-    }
-
-    const oracle::node *node = has_wildcard(pointer)
-                                   ? nullptr
-                                   : oracle::find(*document, pointer.segments);
-
-    if (node == nullptr) {
-        check(result == json_string::absent, "what is not there is absent");
-
-    } else if (node->type != '"' || node->text.size() > 16) {
-        check(result == json_string::not_string, "it is no string, or long");
-
-    } else {
-        check(result == json_string::found && value == node->text,
-              "the string is found");
-    }
-}
-
 }
 
 
@@ -87,10 +55,6 @@ LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size)
     auto document = oracle::reader(rest).document();
     auto most = std::min(pointers.size(), max_pointers);
     oracle::pointers all(pointers.data(), most);
-
-    if (!pointers.empty()) {
-        find(parser, rest, pointers[0], document ? &*document : nullptr);
-    }
 
     for (std::size_t split : {std::size_t{0}, most / 2, most}) {
         json_rules rules;

@@ -60,7 +60,14 @@ TEST_CASE("media type: what the body is said to be", "[media_type]")
         {"application/a+b+json", "json"},
 
         {"application/+json", "other"},
-        {"text/json", "other"},
+        {"text/json", "json"},
+        {"Text/JSON; charset=utf-8", "json"},
+        {"application/x-amz-json-1.0", "json"},
+        {"application/X-Amz-Json-1.1", "json"},
+        {"application/x-amz-json-1.2", "other"},
+        {"application/x-amz-json", "other"},
+        {"text/x-amz-json-1.0", "other"},
+        {"image/json", "other"},
         {"json", "other"},
         {"application/jsonx", "other"},
         {"application/json+x", "other"},
@@ -148,6 +155,29 @@ TEST_CASE("media type: what the body is said to be", "[media_type]")
     for (const auto &row : rows) {
         INFO(row.value);
         CHECK(parsed(row.value) == row.expected);
+    }
+}
+
+
+TEST_CASE("media type: JSON is named whatever follows", "[media_type]")
+{
+    for (const char *value :
+         {"application/json", " text/json", "application/json; charset",
+          "application/json x", "application/json, text/plain",
+          "application/vnd.api+json;;=", "application/x-amz-json-1.0\r",
+          "Application/JSON;a=\""})
+    {
+        INFO(value);
+        CHECK(names_json(value));
+    }
+
+    for (const char *value :
+         {"", "json", "/json", "application/", "application/jsonp",
+          "application /json", "text/plain, application/json", "/x+json",
+          "application/json-seq", "multipart/form-data; boundary=b"})
+    {
+        INFO(value);
+        CHECK_FALSE(names_json(value));
     }
 }
 
