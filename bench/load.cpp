@@ -41,6 +41,23 @@ using namespace load;
 
 namespace {
 
+struct options {
+    long port = 0;
+    long requests = 1;
+    long rate = 0;
+    long connections = 1;
+    long keys = 0;
+    long from = 0;
+    long body = 300;
+    long expect = 0;
+    long headers = 0;
+    bool http2 = false;
+    std::vector<std::pair<long, long>> applications; /* port, size */
+    std::string prefix = "bench";
+    std::string path = "/pay";
+};
+
+
 using nanoseconds = std::int64_t;
 
 constexpr nanoseconds second = 1'000'000'000;
@@ -74,6 +91,9 @@ void connect_all(run &r, int poll);
 nanoseconds now();
 nanoseconds due_at(const run &r, long number);
 void send_due(run &r);
+request request_of(const options &how, long number);
+std::string key_of(const options &how, long number);
+std::string json_of(long size);
 void wait(run &r, int poll);
 int poll_awake(int poll, epoll_event *events, int limit, nanoseconds until);
 void handle(run &r, int poll, std::uint64_t event);
@@ -200,10 +220,14 @@ serve_all(run &r, int poll)
 void
 connect_all(run &r, int poll)
 {
-    r.connections.resize(static_cast<std::size_t>(r.how.connections));
+    r.connections = std::vector<connection>(
+        static_cast<std::size_t>(r.how.connections));
 
     for (std::size_t i = 0; i < r.connections.size(); ++i) {
-        r.connections[i].open(r.how);
+        if (!r.connections[i].open(r.how.port, r.how.http2)) {
+            fail("connect: " + std::string(std::strerror(errno)));
+        }
+
         add(poll, r.connections[i].socket(), kind::response,
             static_cast<std::uint32_t>(i));
         r.idle.push_back(i);
@@ -245,9 +269,72 @@ send_due(run &r)
 
         r.idle.pop_front();
         c.since = due == 0 ? at : due;
-        c.send_request(r.how, r.sent);
+
+        if (!c.send_request(request_of(r.how, r.sent))) {
+            fail("send: " + std::string(std::strerror(errno)));
+        }
+
         ++r.sent;
     }
+}
+
+
+request
+request_of(const options &how, long number)
+{
+    static const std::string body = json_of(how.body);
+    request r = {how.path, {{"content-type", "application/json"}}, body};
+
+    if (how.keys >= 0) {
+        r.headers.emplace_back("idempotency-key", key_of(how, number));
+    }
+
+    for (long i = 0; i < how.headers; ++i) {
+        r.headers.emplace_back("x-header-" + std::to_string(i), "value");
+    }
+
+    return r;
+}
+
+
+/* As long as a UUID. */
+std::string
+key_of(const options &how, long number)
+{
+    char key[64];
+
+    number += how.from;
+
+    std::snprintf(key, sizeof(key), "%.8s-0000-4000-8000-%012ld",
+                  how.prefix.c_str(),
+                  how.keys > 0 ? number % how.keys : number);
+
+    return key;
+}
+
+
+/* A document of about this size, with some structure. */
+std::string
+json_of(long size)
+{
+    std::string body = "{\"order\":\"o-1\",\"currency\":\"EUR\",\"items\":[";
+    std::string item = "{\"sku\":\"A-10087\",\"count\":3,\"price\":19.9,"
+                       "\"gift\":false,\"name\":\"A box for other things\","
+                       "\"note\":\"Oiled oak, 40 by 30 by 20 cm, to be "
+                       "delivered with the rest of the order\"}";
+    std::string end = "],\"note\":\"";
+    auto limit = static_cast<std::size_t>(std::max(size, 1L));
+
+    for (bool first = true; body.size() + item.size() + end.size() + 8 < limit;
+         first = false)
+    {
+        body += (first ? "" : ",") + item;
+    }
+
+    body += end;
+    body.append(limit > body.size() + 2 ? limit - body.size() - 2 : 0, 'x');
+
+    return body + "\"}";
 }
 
 
@@ -320,15 +407,21 @@ void
 read_from(run &r, std::size_t index)
 {
     connection &c = r.connections[index];
-    response got;
 
-    if (!c.receive(got)) {
-        return;
+    switch (c.receive()) {
+
+    case progress::more: return;
+
+    case progress::ended: fail("the server has closed a connection");
+
+    case progress::whole: break;
     }
+
+    const response &got = c.so_far();
 
     ++r.done;
     ++r.statuses[got.status];
-    r.short_ones += got.size < r.how.expect;
+    r.short_ones += static_cast<long>(got.body.size()) < r.how.expect;
     r.times.push_back(now() - c.since);
     r.idle.push_back(index);
 }

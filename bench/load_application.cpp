@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -22,22 +21,7 @@ bool take_request(std::string &in);
 
 application::application(long port, long size)
 {
-    sockaddr_in at = {};
-    int yes = 1;
-
-    at.sin_family = AF_INET;
-    at.sin_port = htons(static_cast<std::uint16_t>(port));
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-
-    socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-
-    if (bind(socket_, reinterpret_cast<sockaddr *>(&at), sizeof(at)) != 0
-        || listen(socket_, 1024) != 0)
-    {
-        fail("listen: " + std::string(std::strerror(errno)));
-    }
-
+    socket_ = listen_on(port);
     answer_ = "HTTP/1.1 200 OK\r\nServer: application\r\n"
               "Date: Wed, 18 Nov 2026 12:00:00 GMT\r\n"
               "Content-Type: text/plain\r\nContent-Length: "

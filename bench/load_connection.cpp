@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <nghttp2/nghttp2.h>
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,97 +23,189 @@ constexpr std::uint8_t data_frame = 0, headers_frame = 1, reset_frame = 3,
                        window_frame = 8;
 constexpr std::uint8_t end_stream = 1, end_headers = 4, ack = 1;
 
-std::string key_of(const options &how, long number);
-const std::string &body_of(const options &how);
+sockaddr_in loopback(long port);
+fields fields_of(std::string_view head);
 std::string frame(std::uint8_t type, std::uint8_t flags, std::uint32_t stream,
                   std::string_view payload);
 std::string hpack(std::string_view name, std::string_view value);
-int status_of(std::string_view block);
+std::string hpack_text(std::string_view text);
 
 }
 
 
-void
-connection::open(const options &how)
+connection::~connection()
 {
-    sockaddr_in to = {};
-    int yes = 1;
-
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<std::uint16_t>(how.port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-
-    socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
-
-    if (connect(socket_, reinterpret_cast<sockaddr *>(&to), sizeof(to)) != 0) {
-        fail("connect: " + std::string(std::strerror(errno)));
-    }
-
-    setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    http2_ = how.http2;
-
-    if (http2_) {
-        /* Windows so large that they need no attention. */
-        send_all(
-            socket_,
-            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-                + frame(settings_frame, 0, 0, {"\x00\x04\x7f\xff\xff\xff", 6})
-                + frame(window_frame, 0, 0, {"\x7f\xff\x00\x00", 4}));
-    }
-}
-
-
-void
-connection::send_request(const options &how, long number)
-{
-    std::string key = key_of(how, number);
-
-    so_far_ = {};
-    send_all(socket_,
-             http2_ ? http2_request(how, key) : http1_request(how, key));
+    close();
 }
 
 
 bool
-connection::receive(response &got)
+connection::open(long port, bool http2, int socket_flags)
+{
+    sockaddr_in to = loopback(port);
+    int yes = 1;
+
+    close();
+    socket_ = ::socket(AF_INET, SOCK_STREAM | socket_flags, 0);
+
+    if (socket_ < 0) {
+        fail("socket: " + std::string(std::strerror(errno)));
+    }
+
+    if (connect(socket_, reinterpret_cast<sockaddr *>(&to), sizeof(to)) != 0
+        && errno != EINPROGRESS)
+    {
+        return false;
+    }
+
+    setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    http2_ = http2;
+
+    if (http2_) {
+        nghttp2_hd_inflate_new(&inflater_);
+
+        /* Windows so large that they need no attention. */
+        out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+               + frame(settings_frame, 0, 0, {"\x00\x04\x7f\xff\xff\xff", 6})
+               + frame(window_frame, 0, 0, {"\x7f\xff\x00\x00", 4});
+    }
+
+    return true;
+}
+
+
+bool
+connection::send_request(const request &r)
+{
+    so_far_ = {};
+    next_ = part::head;
+    out_ += http2_ ? http2_request(r) : http1_request(r);
+
+    return flush();
+}
+
+
+bool
+connection::flush()
+{
+    while (!out_.empty()) {
+        ssize_t n = send(socket_, out_.data(), out_.size(), MSG_NOSIGNAL);
+
+        if (n < 0) {
+            return errno == EAGAIN;
+        }
+
+        out_.erase(0, static_cast<std::size_t>(n));
+    }
+
+    return true;
+}
+
+
+progress
+connection::receive()
 {
     char bytes[65536];
     ssize_t n = recv(socket_, bytes, sizeof(bytes), 0);
 
-    if (n <= 0) {
-        fail("the server has closed a connection");
+    if (n < 0 && errno == EAGAIN) {
+        return progress::more;
     }
 
-    in_.append(bytes, static_cast<std::size_t>(n));
+    if (n > 0) {
+        in_.append(bytes, static_cast<std::size_t>(n));
+    }
 
-    return http2_ ? whole_http2(got) : whole_http1(got);
+    if (http2_) {
+        while (next_ != part::whole && !is_reset_ && read_frame()) {
+        }
+    } else {
+        read_http1();
+    }
+
+    /* A body without a length is whole if its connection was closed. */
+    if (next_ == part::whole || (next_ == part::unsized && n == 0)) {
+        return progress::whole;
+    }
+
+    return n <= 0 || is_reset_ ? progress::ended : progress::more;
+}
+
+
+void
+connection::cancel()
+{
+    if (http2_) {
+        out_ += frame(reset_frame, 0, stream_ - 2, {"\x00\x00\x00\x08", 4});
+        flush();
+    }
+}
+
+
+void
+connection::close()
+{
+    if (socket_ != -1) {
+        ::close(socket_);
+        socket_ = -1;
+    }
+
+    if (inflater_) {
+        nghttp2_hd_inflate_del(inflater_);
+        inflater_ = nullptr;
+    }
+}
+
+
+void
+connection::reset()
+{
+    linger hard = {1, 0};
+
+    setsockopt(socket_, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+    close();
 }
 
 
 std::string
-connection::http1_request(const options &how, const std::string &key)
+connection::http1_request(const request &r) const
 {
-    const std::string &body = body_of(how);
-    std::string out = "POST " + how.path
-                      + " HTTP/1.1\r\nHost: localhost\r\n"
-                        "Content-Type: application/json\r\n";
+    std::string out = "POST " + r.path + " HTTP/1.1\r\nHost: localhost\r\n";
 
-    if (!key.empty()) {
-        out += "Idempotency-Key: " + key + "\r\n";
+    for (auto &[name, value] : r.headers) {
+        out += name + ": " + value + "\r\n";
     }
 
-    for (long i = 0; i < how.headers; ++i) {
-        out += "X-Header-" + std::to_string(i) + ": value\r\n";
+    out += "Content-Length: " + std::to_string(r.body.size()) + "\r\n\r\n";
+
+    return out + r.body;
+}
+
+
+void
+connection::read_http1()
+{
+    bool goes_on = true;
+
+    while (goes_on) {
+        switch (next_) {
+
+        case part::head: goes_on = read_head(); break;
+
+        case part::sized: goes_on = read_sized(); break;
+
+        case part::chunked: goes_on = read_chunk(); break;
+
+        case part::unsized: so_far_.body += std::exchange(in_, {}); return;
+
+        case part::whole: return;
+        }
     }
-
-    out += "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
-
-    return out + body;
 }
 
 
 bool
-connection::whole_http1(response &got)
+connection::read_head()
 {
     std::size_t end = in_.find("\r\n\r\n");
 
@@ -120,50 +213,100 @@ connection::whole_http1(response &got)
         return false;
     }
 
-    std::string_view head = std::string_view(in_).substr(0, end + 2);
-    std::string_view body = std::string_view(in_).substr(end + 4);
-    std::string_view length = header(head, "content-length");
+    std::string head = in_.substr(0, end + 2);
+    in_.erase(0, end + 4);
 
-    if (length.empty()) {
+    int status = std::atoi(head.c_str() + std::min(head.size(), 9UL));
 
-        /* Chunks; nothing in a body of ours looks like the last one. */
-        if (!body.ends_with("0\r\n\r\n")) {
-            return false;
-        }
+    if (status / 100 == 1) {
+        return true;
+    }
 
-    } else if (body.size() < std::stoul(std::string(length))) {
+    so_far_.status = status;
+    so_far_.headers = fields_of(head);
+    std::string_view length = load::header(head, "content-length");
+
+    if (!load::header(head, "transfer-encoding").empty()) {
+        next_ = part::chunked;
+    } else if (!length.empty()) {
+        left_ = std::stoul(std::string(length));
+        next_ = part::sized;
+    } else {
+        next_ = part::unsized;
+    }
+
+    if (status == 204 || status == 304) {
+        next_ = part::whole;
+    }
+
+    return true;
+}
+
+
+bool
+connection::read_sized()
+{
+    std::size_t n = std::min(left_, in_.size());
+
+    so_far_.body.append(in_, 0, n);
+    in_.erase(0, n);
+    left_ -= n;
+
+    if (left_ == 0) {
+        next_ = part::whole;
+    }
+
+    return left_ == 0;
+}
+
+
+/* nginx sends no trailers after the last chunk. */
+bool
+connection::read_chunk()
+{
+    std::size_t line = in_.find("\r\n");
+
+    if (line == std::string::npos) {
         return false;
     }
 
-    got = {std::atoi(in_.c_str() + 9), static_cast<long>(body.size())};
-    in_.clear();
+    std::size_t size = std::strtoul(in_.c_str(), nullptr, 16);
+
+    if (in_.size() < line + 2 + size + 2) {
+        return false;
+    }
+
+    so_far_.body.append(in_, line + 2, size);
+    in_.erase(0, line + 2 + size + 2);
+
+    if (size == 0) {
+        next_ = part::whole;
+    }
 
     return true;
 }
 
 
 std::string
-connection::http2_request(const options &how, const std::string &key)
+connection::http2_request(const request &r)
 {
-    const std::string &body = body_of(how);
-
     /* POST and http are in the static table. */
-    std::string block = "\x83\x86" + hpack(":path", how.path)
-                        + hpack(":authority", "localhost")
-                        + hpack("content-type", "application/json")
-                        + hpack("content-length", std::to_string(body.size()));
+    std::string block = "\x83\x86" + hpack(":path", r.path)
+                        + hpack(":authority", "localhost");
 
-    if (!key.empty()) {
-        block += hpack("idempotency-key", key);
+    for (auto &[name, value] : r.headers) {
+        block += hpack(name, value);
     }
+
+    block += hpack("content-length", std::to_string(r.body.size()));
 
     std::string out = frame(headers_frame, end_headers, stream_, block);
 
-    for (std::size_t at = 0; at < body.size(); at += 16384) {
-        bool last = at + 16384 >= body.size();
+    for (std::size_t at = 0; at < r.body.size(); at += 16384) {
+        bool last = at + 16384 >= r.body.size();
 
         out += frame(data_frame, last ? end_stream : 0, stream_,
-                     std::string_view(body).substr(at, 16384));
+                     std::string_view(r.body).substr(at, 16384));
     }
 
     stream_ += 2;
@@ -173,89 +316,106 @@ connection::http2_request(const options &how, const std::string &key)
 
 
 bool
-connection::whole_http2(response &got)
+connection::read_frame()
 {
-    while (in_.size() >= 9) {
-        auto *b = reinterpret_cast<const std::uint8_t *>(in_.data());
-        std::size_t size = static_cast<std::size_t>(b[0]) << 16
-                           | static_cast<std::size_t>(b[1]) << 8 | b[2];
-        std::uint8_t type = b[3], flags = b[4];
-
-        if (in_.size() < 9 + size) {
-            return false;
-        }
-
-        std::string payload = in_.substr(9, size);
-        in_.erase(0, 9 + size);
-
-        /* Without an error: the rest of a request is not needed. */
-        bool harmless = type == reset_frame && payload == std::string(4, '\0');
-
-        if ((type == reset_frame && !harmless) || type == goaway_frame) {
-            fail("the server has ended an HTTP/2 stream");
-        }
-
-        if ((type == settings_frame || type == ping_frame) && !(flags & ack)) {
-            send_all(socket_,
-                     frame(type, ack, 0,
-                           type == ping_frame ? payload : std::string()));
-        }
-
-        if (type == headers_frame) {
-            so_far_.status = status_of(payload);
-        }
-
-        if (type == data_frame) {
-            so_far_.size += static_cast<long>(size);
-        }
-
-        if ((type == headers_frame || type == data_frame)
-            && (flags & end_stream)) {
-            got = so_far_;
-            return true;
-        }
+    if (in_.size() < 9) {
+        return false;
     }
 
-    return false;
+    auto *b = reinterpret_cast<const std::uint8_t *>(in_.data());
+    std::size_t size = static_cast<std::size_t>(b[0]) << 16
+                       | static_cast<std::size_t>(b[1]) << 8 | b[2];
+    std::uint8_t type = b[3], flags = b[4];
+
+    if (in_.size() < 9 + size) {
+        return false;
+    }
+
+    std::string payload = in_.substr(9, size);
+    in_.erase(0, 9 + size);
+
+    if ((type == settings_frame || type == ping_frame) && !(flags & ack)) {
+        out_ += frame(type, ack, 0,
+                      type == ping_frame ? payload : std::string());
+        flush();
+    }
+
+    /* Without an error: the rest of a request is not needed. */
+    if (type == reset_frame && payload != std::string(4, '\0')) {
+        is_reset_ = true;
+    }
+
+    if (type == headers_frame) {
+        read_header_block(payload);
+    }
+
+    if (type == data_frame) {
+        so_far_.body += payload;
+    }
+
+    if ((type == headers_frame || type == data_frame) && (flags & end_stream))
+    {
+        next_ = part::whole;
+    }
+
+    return true;
+}
+
+
+/* nginx sends a header in one frame, without padding. */
+void
+connection::read_header_block(std::string_view block)
+{
+    auto *at = reinterpret_cast<const std::uint8_t *>(block.data());
+    std::size_t left = block.size();
+
+    for (;;) {
+        nghttp2_nv field;
+        int flags = 0;
+        ssize_t n = nghttp2_hd_inflate_hd2(inflater_, &field, &flags, at, left,
+                                           1);
+
+        if (n < 0) {
+            is_reset_ = true;
+            return;
+        }
+
+        at += n;
+        left -= static_cast<std::size_t>(n);
+
+        if (flags & NGHTTP2_HD_INFLATE_EMIT) {
+            std::string name(reinterpret_cast<char *>(field.name),
+                             field.namelen);
+            std::string value(reinterpret_cast<char *>(field.value),
+                              field.valuelen);
+
+            if (name == ":status") {
+                so_far_.status = std::atoi(value.c_str());
+            } else {
+                so_far_.headers.emplace_back(name, value);
+            }
+        }
+
+        if (flags & NGHTTP2_HD_INFLATE_FINAL) {
+            nghttp2_hd_inflate_end_headers(inflater_);
+            return;
+        }
+    }
 }
 
 
 std::string
-json_of(long size)
+response::header(std::string_view name) const
 {
-    std::string body = "{\"order\":\"o-1\",\"currency\":\"EUR\",\"items\":[";
-    std::string item = "{\"sku\":\"A-10087\",\"count\":3,\"price\":19.9,"
-                       "\"gift\":false,\"name\":\"A box for other things\","
-                       "\"note\":\"Oiled oak, 40 by 30 by 20 cm, to be "
-                       "delivered with the rest of the order\"}";
-    std::string end = "],\"note\":\"";
-    auto limit = static_cast<std::size_t>(std::max(size, 1L));
+    std::string values;
 
-    for (bool first = true; body.size() + item.size() + end.size() + 8 < limit;
-         first = false)
-    {
-        body += (first ? "" : ",") + item;
-    }
-
-    body += end;
-    body.append(limit > body.size() + 2 ? limit - body.size() - 2 : 0, 'x');
-
-    return body + "\"}";
-}
-
-
-void
-send_all(int socket, std::string_view bytes)
-{
-    while (!bytes.empty()) {
-        ssize_t n = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-
-        if (n <= 0) {
-            fail("send: " + std::string(std::strerror(errno)));
+    for (auto &[each, value] : headers) {
+        if (each == name) {
+            values += (values.empty() ? "" : ",") + value;
         }
-
-        bytes.remove_prefix(static_cast<std::size_t>(n));
     }
+
+    return values;
 }
 
 
@@ -279,6 +439,40 @@ header(std::string_view head, std::string_view name)
 }
 
 
+int
+listen_on(long port, int socket_flags)
+{
+    sockaddr_in at = loopback(port);
+    int yes = 1;
+    int socket = ::socket(AF_INET, SOCK_STREAM | socket_flags, 0);
+
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+
+    if (bind(socket, reinterpret_cast<sockaddr *>(&at), sizeof(at)) != 0
+        || listen(socket, 1024) != 0)
+    {
+        fail("listen: " + std::string(std::strerror(errno)));
+    }
+
+    return socket;
+}
+
+
+void
+send_all(int socket, std::string_view bytes)
+{
+    while (!bytes.empty()) {
+        ssize_t n = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+
+        if (n <= 0) {
+            fail("send: " + std::string(std::strerror(errno)));
+        }
+
+        bytes.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+
+
 void
 fail(const std::string &why)
 {
@@ -289,32 +483,44 @@ fail(const std::string &why)
 
 namespace {
 
-/* As long as a UUID. */
-std::string
-key_of(const options &how, long number)
+sockaddr_in
+loopback(long port)
 {
-    char key[64];
+    sockaddr_in address = {};
 
-    if (how.keys < 0) {
-        return "";
-    }
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 
-    number += how.from;
-
-    std::snprintf(key, sizeof(key), "%.8s-0000-4000-8000-%012ld",
-                  how.prefix.c_str(),
-                  how.keys > 0 ? number % how.keys : number);
-
-    return key;
+    return address;
 }
 
 
-const std::string &
-body_of(const options &how)
+fields
+fields_of(std::string_view head)
 {
-    static const std::string body = json_of(how.body);
+    fields all;
 
-    return body;
+    for (std::size_t at = head.find("\r\n") + 2; at < head.size();) {
+        std::size_t end = head.find("\r\n", at);
+        std::string_view line = head.substr(at, end - at);
+        std::size_t colon = line.find(':');
+
+        at = end + 2;
+
+        if (colon == std::string_view::npos) {
+            continue;
+        }
+
+        std::string name(line.substr(0, colon));
+        std::size_t value = line.find_first_not_of(" \t", colon + 1);
+
+        std::transform(name.begin(), name.end(), name.begin(),
+                       [](unsigned char c) { return std::tolower(c); });
+        all.emplace_back(name, line.substr(std::min(value, line.size())));
+    }
+
+    return all;
 }
 
 
@@ -340,25 +546,30 @@ frame(std::uint8_t type, std::uint8_t flags, std::uint32_t stream,
 }
 
 
-/* A literal that is not put into the table; both are short. */
+/* A literal that is not put into the table. */
 std::string
 hpack(std::string_view name, std::string_view value)
 {
-    std::string out(1, '\0');
-
-    out += static_cast<char>(name.size());
-    out += name;
-    out += static_cast<char>(value.size());
-
-    return out += value;
+    return std::string(1, '\0') + hpack_text(name) + hpack_text(value);
 }
 
 
-/* nginx begins with the status: by its place in the table if it is 200. */
-int
-status_of(std::string_view block)
+/* Its length with a prefix of 7 bits, then its bytes. */
+std::string
+hpack_text(std::string_view text)
 {
-    return block.starts_with('\x88') ? 200 : 0;
+    std::size_t size = text.size();
+    std::string out(1, static_cast<char>(std::min(size, 127UL)));
+
+    if (size >= 127) {
+        for (size -= 127; size >= 128; size /= 128) {
+            out += static_cast<char>(size % 128 | 128);
+        }
+
+        out += static_cast<char>(size);
+    }
+
+    return out.append(text);
 }
 
 }

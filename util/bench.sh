@@ -48,5 +48,16 @@ build_load()
     fi
 
     say "building build/load"
-    g++ -std=c++20 -O2 -Wall -Wextra -o "$BUILD/load" bench/load*.cpp
+    compile_load "$BUILD/load" bench/load.cpp bench/load_application.cpp
+}
+
+
+# compile_load PROGRAM FILES...: with the connections that all loads share.
+compile_load()
+{
+    local program=$1
+    shift
+
+    g++ -std=c++20 -O2 -Wall -Wextra -Werror -I bench -o "$program" \
+        bench/load_connection.cpp "$@" -lnghttp2
 }

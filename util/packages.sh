@@ -10,7 +10,8 @@ declare -A PACKAGES=(
     [run]="perl curl"
     # From libtest-base-perl on: what Test::Nginx needs.  redis-tools has the
     # server too: redis-server would only add a service that starts by itself.
-    [test]="catch2 curl e2fsprogs util-linux libsimdjson-dev openssl patch perl procps redis-tools
+    [test]="catch2 curl e2fsprogs util-linux libnghttp2-dev libsimdjson-dev openssl
+        patch perl procps redis-tools
         libtest-base-perl libtest-longstring-perl libtext-diff-perl
         libwww-perl libhttp-message-perl liburi-perl libipc-run-perl
         liblist-moreutils-perl libnet-dns-perl libredis-perl prometheus
@@ -23,14 +24,15 @@ declare -A PACKAGES=(
     [deb]="build-essential debhelper dpkg-dev fakeroot lintian"
     [deb-check]="debootstrap debian-archive-keyring"
     [asan]="dpkg-dev libpcre2-dev zlib1g-dev"
-    [valgrind]="valgrind"
+    # bench --check, which has a load too, and test --valgrind.
+    [valgrind]="libnghttp2-dev valgrind"
     # The contenders.  One on Node comes from npm, where that is there.
     [bench]="libnginx-mod-http-lua libnginx-mod-http-memc
-        libnginx-mod-http-ndk libnginx-mod-http-srcache-filter libredis-perl
-        memcached openssl perl redis-tools util-linux"
+        libnginx-mod-http-ndk libnginx-mod-http-srcache-filter libnghttp2-dev
+        libredis-perl memcached openssl perl redis-tools util-linux"
     [profile]="linux-perf"
     [zone-dump]="g++"
-    [chaos]="e2fsprogs faketime iproute2 libnginx-mod-http-lua
+    [chaos]="e2fsprogs faketime iproute2 libnghttp2-dev libnginx-mod-http-lua
         libnginx-mod-http-ndk libredis-perl mount openssl patch perl procps
         redis-tools util-linux"
     [model]="gcc libc6-dev spin"
