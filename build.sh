@@ -80,7 +80,8 @@ usage: ./build.sh command
   chaos [options]          break everything while clients retry, and check that
                            nothing ran twice: --seconds N --seed S
                            --store memory|file|redis|sentinel|cluster
-                           --keep
+                           --keep; --load fast --rate N --rounds N for many
+                           keys
   chaos --without NAME     the same with one protection patched out of a copy
                            of the source, which has to fail.  NAME is one of
                            $(protections)

@@ -73,8 +73,10 @@ run_chaos()
         redis=$VALKEY
     fi
 
+    locked build_chaos_programs
+
     TEST_NGINX_BINARY=$NGINX_BINARY TEST_NGINX_LOAD_MODULES=$built \
-        TEST_NGINX_LUA_MODULES=$(lua_modules) \
+        TEST_NGINX_LUA_MODULES=$(lua_modules) CHAOS_PROGRAMS=$BUILD/chaos \
         ${redis:+env TEST_REDIS_BINARY="$redis"} \
         perl t/chaos/chaos.pl "$@"
 }
@@ -201,6 +203,26 @@ keep_times()
             touch -r "$old/$file" "$new/$file"
         fi
     done
+}
+
+
+# The clients and the application of --load fast.
+build_chaos_programs()
+{
+    local dir=$BUILD/chaos newest
+
+    mkdir -p "$dir"
+    newest=$(find t/chaos/load bench/load.h bench/load_connection.cpp \
+        -newer "$dir/application" -print -quit 2> /dev/null || echo none)
+
+    if [[ -x $dir/application && ! $newest ]]; then
+        return
+    fi
+
+    say "building build/chaos"
+    compile_load "$dir/clients" \
+        t/chaos/load/{clients,exchange,workload,kit}.cpp -lcrypto
+    compile_load "$dir/application" t/chaos/load/{application,kit}.cpp -lcrypto
 }
 
 

@@ -3,7 +3,7 @@
 
 cpp_files()
 {
-    find src t/unit t/fuzz bench util -name '*.cpp' -o -name '*.h'
+    find src t/unit t/fuzz t/chaos bench util -name '*.cpp' -o -name '*.h'
 }
 
 

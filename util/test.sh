@@ -87,6 +87,8 @@ prepare()
         say "SKIPPED: the tests with clients from npm, which could not be had"
     fi
 
+    locked build_chaos_programs
+    export CHAOS_PROGRAMS=$BUILD/chaos
     locked build_unit
     export TEST_UNIT_BINARY=$BUILD/unit/unit
     export PERL5LIB=$ROOT/t/lib:$BUILD/test-nginx/usr/share/perl5

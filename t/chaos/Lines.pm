@@ -11,7 +11,7 @@ use Fcntl qw(O_WRONLY O_APPEND O_CREAT);
 use IO::Handle ();
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
-our @EXPORT = qw(now append_to read_lines field_text);
+our @EXPORT = qw(now append_to read_lines each_line field_text);
 
 sub now { return clock_gettime(CLOCK_MONOTONIC) }
 
@@ -33,16 +33,21 @@ sub field_text (%fields) {
         grep { defined $fields{$_} } sort keys %fields;
 }
 
-# A last line that was cut short by a kill is not one.
 sub read_lines (@paths) {
     my @lines;
+    each_line(sub ($line) { push @lines, parse($line) }, @paths);
+    return sort { $a->{t} <=> $b->{t} } @lines;
+}
+
+# Calls the sub with the text of each line, so that files can be larger than
+# memory. A last line that was cut short by a kill is not one.
+sub each_line ($take, @paths) {
     for my $path (@paths) {
         open my $file, '<', $path or next;
         while (my $line = readline $file) {
-            push @lines, parse($line) if chomp $line;
+            $take->($line) if chomp $line;
         }
     }
-    return sort { $a->{t} <=> $b->{t} } @lines;
 }
 
 sub parse ($line) {

@@ -27,7 +27,8 @@ my $FAKETIME = '/usr/lib/*/faketime/libfaketime.so.1';
 # are reached without a bad network, faketime => instance
 # with a clock that can be set, users => of the workers of each instance, seed,
 # redis_tls => port, other => of the application for copies, disk => of instance
-# $WITH_DISK
+# $WITH_DISK, fast => there is more load than the bad network can carry, and than
+# fits into 64m
 sub new ($class, %opt) {
     my $self = bless { %opt, instances => [], old => [] }, $class;
     push @{ $self->{instances} }, $self->make_instance($_) for 0 .. $opt{count} - 1;
@@ -61,6 +62,17 @@ sub instance_for ($self, $key) {
 sub port_of ($self, $instance, $proto, $via) {
     my $port = $self->{instances}[$instance]{port};
     return $port->{ $via eq 'proxy' ? "link_$proto" : $proto };
+}
+
+# What the fast clients have to know.
+sub fast_arguments ($self) {
+    my @routes = map {
+        my $route = $ROUTES{$_};
+        (route => join ':', $_, @$route{qw(share unknown)}, $route->{local} ? 'local' : 'shared');
+    } sort keys %ROUTES;
+    my @instances = map { (instance => join ':', @{ $_->{port} }{qw(h1 h2 link_h1 link_h2)}) } $self->instances;
+    return (@routes, @instances, store => $self->{store} eq 'redis' ? 'shared' : 'local',
+        lease => $LEASE, 'read-timeout' => $READ_TIMEOUT);
 }
 
 # Whose memory remembers: that of one life of one nginx, of all its lives where
@@ -197,7 +209,8 @@ sub set_clock ($self, $instance, $seconds) {
 sub http_conf ($self, $instance) {
     my %port = %{ $instance->{port} };
     my $life = life_name($instance);
-    my $store = $self->{url} || $self->{redis} ? $self->redis_url($instance) : 'memory:64m';
+    my $store = $self->{url} || $self->{redis} ? $self->redis_url($instance)
+        : $self->{fast} ? 'memory:256m' : 'memory:64m';
     my $small = 'memory:128k';
     if ($self->{store} eq 'file') {
         my $file = $self->zone_file($instance);
@@ -208,6 +221,8 @@ sub http_conf ($self, $instance) {
     my $locations = join '', map { $self->location_conf($_) } sort keys %ROUTES;
     my $inner = $self->inner_conf;
     my $more = $self->{more_conf} // '';
+
+    my $weight = $self->{fast} ? 11 : 1;
 
     # The first application is behind the bad network, the second is not: so
     # one that is down is met as a broken and as a refused connection.
@@ -224,7 +239,7 @@ sub http_conf ($self, $instance) {
     lingering_timeout 1s;
     upstream app {
         server 127.0.0.1:$port{link_app} max_fails=0;
-        server 127.0.0.1:$self->{apps}[1] max_fails=0;
+        server 127.0.0.1:$self->{apps}[1] max_fails=0 weight=$weight;
     }
     server {
         listen 127.0.0.1:$port{h1};

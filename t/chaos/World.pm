@@ -35,7 +35,8 @@ our $CHECK = 0.2;
 our $FENCE = 3 * $CHECK;
 
 # store, seed, instances, faketime, more_conf, forget (nothing is written down),
-# params (more of the store, where it is one Redis)
+# params (more of the store, where it is one Redis), programs (folder of the fast
+# clients and the fast application, if they are to be used)
 sub new ($class, %opt) {
     my $folder = File::Temp::tempdir('chaos-XXXXXX', TMPDIR => 1);
     # nginx puts its folders here as well, and they stay until the end.
@@ -70,7 +71,7 @@ sub start ($self) {
         redis_tls => $self->{redis_tls_port}, other => $self->{other}{port}, disk => $self->{disk},
         seed => $self->{seed},
         url => $self->{url}, params => $self->{params}, users => $self->{network} ? [Network::users()] : [],
-        faketime => $self->{faketime}, more_conf => $self->{more_conf},
+        faketime => $self->{faketime}, more_conf => $self->{more_conf}, fast => defined $self->{programs},
         access_log => $self->{forget} ? 'off' : '%%DIR%%/access.log chaos');
     $self->{site}->start_all;
 }
@@ -118,7 +119,8 @@ sub wait_for ($self, $seconds, @pids) {
 
 sub start_app ($self, $app) {
     $app->{name} = $app->{letter} . ++$app->{life};
-    $app->{pid} = $self->spawn($^X, "$HERE/upstream.pl", '--port', $app->{port},
+    my @program = $self->{programs} ? "$self->{programs}/application" : ($^X, "$HERE/upstream.pl");
+    $app->{pid} = $self->spawn(@program, '--port', $app->{port},
         '--ledger', $app->{ledger} // $self->log_path('ledger'), '--name', $app->{name}, '--parent', $$);
     wait_listening($app->{port});
 }
@@ -199,6 +201,7 @@ sub wait_listening ($port) {
 }
 
 sub start_clients ($self, $count, %opt) {
+    return $self->start_fast_clients('f1', %opt, seed => $self->{seed}) if $self->{programs};
     return map { $self->start_client("c$_", %opt) } 1 .. $count;
 }
 
@@ -217,6 +220,17 @@ sub start_operator ($self, %opt) {
     });
 }
 
+# All in one process. With probe => file of keys they ask for these.
+sub start_fast_clients ($self, $name, %opt) {
+    my @arguments = (history => $self->log_path("history-$name"), name => $name, parent => $$,
+        $self->{site}->fast_arguments, %opt);
+    for (my $i = 0; $i < @arguments; $i += 2) { $arguments[$i] = "--$arguments[$i]" }
+    return $self->spawn(sub {
+        POSIX::nice(10);
+        exec "$self->{programs}/clients", @arguments or die "exec: $!\n";
+    });
+}
+
 sub client ($self, $name, %opt) {
     return Client->new(name => $name, log => $self->log_path("history-$name"),
         site => $self->{site}, seed => $self->{seed}, %opt);
@@ -224,11 +238,12 @@ sub client ($self, $name, %opt) {
 
 # ---- what is written down -------------------------------------------------
 
-sub ledger ($self) { return read_lines($self->path('ledger')) }
+# As the checker knows them.
+sub lines_of_keys ($self) {
+    return { ledger => [$self->path('ledger')], answers => [$self->history_files], links => [$self->path('links')] };
+}
 
-sub histories ($self) { return read_lines(glob $self->path('history-*')) }
-
-sub links ($self) { return read_lines($self->path('links')) }
+sub history_files ($self) { return glob $self->path('history-*') }
 
 sub complaints ($self) { return Nginx::slurp($self->{stderr}) }
 

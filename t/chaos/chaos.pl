@@ -6,10 +6,13 @@
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
 #            [--durability replicas:2] [--hosts-live [--cut-off]] [--loss seconds|all|flush]
 #            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND] [--until-red]
-#            [--also NAME,NAME...] [--small-limits]
+#            [--also NAME,NAME...] [--small-limits] [--load fast] [--rounds N]
 #
 # --until-red: the run ends soon after the first violation.
 # --also: what this module is known to get wrong, see %ALSO in Workload.pm.
+# --load fast: clients and applications in C++, for 1,000 new keys a second.
+# --rounds: so many runs one after the other, each with a seed of its own and a
+# world of its own, until one fails.
 #
 # The faults follow from the seed; what they meet does not, as processes are
 # free to be fast or slow. Ends with 0 (PASS) if all rules of Checker.pm held, with
@@ -25,13 +28,14 @@ use File::Basename qw(dirname);
 use Getopt::Long qw(GetOptions);
 
 use lib dirname(abs_path(__FILE__)), dirname(abs_path(__FILE__)) . '/../lib';
-use Checker;
+use Batches;
 use ClusterNemesis;
 use Idle;
 use Lines;
 use Nemesis;
 use Network;
 use Progress;
+use Rounds;
 use Site;
 use Workload;
 use World;
@@ -42,15 +46,22 @@ my $SHOWN    = 3;                         # violations of a rule told in full
 
 my ($PASS, $FAIL, $SAYS_LITTLE) = (0, 1, 2);
 
-my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => 25,
-    durability => undef, loss => 'seconds');
+my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate => undef,
+    durability => undef, loss => 'seconds', load => 'perl', rounds => 1);
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
-    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red', 'also=s', 'small-limits')
+    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red', 'also=s', 'small-limits',
+    'load=s', 'rounds=i')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
-    && $opt{loss} =~ /^(?:seconds|all|flush)$/
+    && $opt{loss} =~ /^(?:seconds|all|flush)$/ && $opt{load} =~ /^(?:perl|fast)$/
     or die "usage: chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]\n";
 $opt{seed} //= int rand 1_000_000_000;
+exit Rounds::play(abs_path(__FILE__), @opt{qw(rounds seed)}, @arguments) if $opt{rounds} > 1;
+
+my $is_fast = $opt{load} eq 'fast';
+$opt{rate} //= $is_fast ? 1000 : 25;
+# The small zone is to be full only when the nemesis fills it.
+$ROUTES{small}{share} = 1 if $is_fast;
 
 my @also = split /,/, $opt{also} // '';
 my @strange = grep { !$Workload::ALSO{$_} } @also;
@@ -78,7 +89,8 @@ sub main {
     my $world = World->new(store => $opt{store}, seed => $opt{seed},
         durability => $opt{durability}, instances => $opt{instances},
         params => "reassert=${REASSERT}s connect_timeout=400ms",
-        faketime => can_fake_time() ? 1 : undef);
+        faketime => can_fake_time() ? 1 : undef,
+        programs => $is_fast ? $ENV{CHAOS_PROGRAMS} // die "CHAOS_PROGRAMS is not set\n" : undef);
     print "chaos: --seed $opt{seed} --store $opt{store} --seconds $opt{seconds}, in ",
         $world->folder, "\n";
     my $checker = play($world);
@@ -126,7 +138,7 @@ sub play ($world) {
 # Each key once more, until it is clear what became of it.
 sub ask_last ($world) {
     my @keys = keys_used($world);
-    my @probers = map {
+    my @probers = $is_fast ? fast_prober($world, @keys) : map {
         my $number = $_;
         $world->spawn(sub {
             my $client = $world->client("p$number");
@@ -138,37 +150,48 @@ sub ask_last ($world) {
     $world->wait_for(60 + @keys / 20, @probers);
 }
 
+sub fast_prober ($world, @keys) {
+    my $path = $world->path('keys');
+    open my $file, '>', $path or die "$path: $!\n";
+    print {$file} map {"$_->{name}\n"} @keys;
+    close $file;
+    return $world->start_fast_clients('p0', probe => $path, seconds => $LONG_RUN + 3 * $LEASE);
+}
+
 # Those of the small zone that have lapsed would be new ones.
 sub keys_used ($world) {
-    my %last;
-    for ($world->histories) {
-        $last{ $_->{key} } = $_ if $_->{phase} eq 'load';
-    }
+    my (%ended, %route);
+    each_line(sub ($text) {
+        my $line = Lines::parse($text);
+        my $key = $line->{key};
+        return if $line->{phase} ne 'load' || ($ended{$key} // 0) > $line->{ended};
+        ($ended{$key}, $route{$key}) = @$line{qw(ended route)};
+    }, $world->history_files);
     my @names = sort grep {
-        my $ttl = $ROUTES{ $last{$_}{route} }{ttl};
-        !defined $ttl || $last{$_}{ended} > now() - $ttl;
-    } keys %last;
-    return map { { name => $_, route => $last{$_}{route} } } @names;
+        my $ttl = $ROUTES{ $route{$_} }{ttl};
+        !defined $ttl || $ended{$_} > now() - $ttl;
+    } keys %ended;
+    return map { { name => $_, route => $route{$_} } } @names;
 }
 
 # Of what is written down by now.
 sub make_checker ($world, %more) {
-    return Checker->new(
+    return Batches->new(
+        folder => $world->folder, files => $world->lines_of_keys,
         routes => \%ROUTES, store => $world->{shared} // $opt{store}, lease => $LEASE,
         read_timeout => $READ_TIMEOUT, reassert => $REASSERT,
         $opt{'small-limits'} ? (budget => $Nemesis::BUDGET, longest_late => $Nemesis::LONGEST_LATE) : (),
-        fence => $opt{durability} eq 'none' ? $World::FENCE : undef, ledger => [$world->ledger],
-        answers => [$world->histories], links => [$world->links],
+        fence => $opt{durability} eq 'none' ? $World::FENCE : undef,
         events => [read_lines($world->path('events'))], %more);
 }
 
 # The keys of which nginx says that it has sent something to an application.
 sub handed_on ($world) {
     my %keys;
-    for (map { split /\n/, Nginx::slurp($_) } $world->site->access_logs) {
-        my @word = split / /;
+    each_line(sub ($line) {
+        my @word = split / /, $line;
         $keys{ $word[9] } = 1 if $word[5] eq 'NEW' && $word[12] =~ /[1-9]/;
-    }
+    }, $world->site->access_logs);
     return \%keys;
 }
 
