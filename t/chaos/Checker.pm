@@ -291,7 +291,7 @@ my %FORGOTTEN = map { $_ => 1 } qw(in_progress outcome_unknown);
 # Held responses are stored before they are shown. While the store is out of
 # reach nginx may tell what it knew last.
 sub check_seen_again ($self, $key, @answers) {
-    return if ($answers[0]{route} // '') eq 'open';
+    return if ($answers[0]{route} // '') =~ /^(?:open|after)$/;
     my $seen = first { !$self->is_unstored($_) }
         sort { $a->{ended} <=> $b->{ended} } grep { $_->{status} =~ /^2/ } @answers or return;
     for my $after (@answers) {

@@ -296,7 +296,7 @@ sub inner_conf ($self) {
         location = /copies { internal; idempotency off; $other sleep=0.7; }
         location = /allowed { internal; idempotency off; $other ''; }
         location = /part { internal; proxy_pass http://app; }
-        location = /afterwards { internal; idempotency off; return 404; }
+        location = /afterwards { internal; idempotency off; $other refuse=404; }
         location = /admin { idempotency_admin; client_body_buffer_size 128k; }
 CONF
 }

@@ -21,6 +21,8 @@ our %ROUTES = (
     hold  => { unknown => 'hold',    share => 18, conf => '' },
     parts => { unknown => 'hold',    share => 8, conf => 'auth_request /allowed;',
         lua => 'auth_request /allowed; content_by_lua_file %%LUA%%;' },
+    after => { unknown => 'hold',    share => 6,
+        conf => "idempotency_hold off;\nproxy_buffering off;\npost_action /afterwards;" },
     wait  => { unknown => 'hold',    share => 12, conf => 'idempotency_wait 1500ms;' },
     open  => { unknown => 'hold',    share => 12,
         conf => "idempotency_hold off;\nproxy_buffering off;" },
@@ -36,7 +38,6 @@ our %ROUTES = (
 our %ALSO = (
     odd_json => 'keys in JSON bodies that readers of JSON disagree about',
     mirror => 'clients that leave while a copy of mirror is under way',
-    post_action => 'post_action after a streamed response that breaks off',
     disk_error => 'write errors of the disk under a file',
 );
 
@@ -44,8 +45,6 @@ my %also_routes = (
     odd_json => { json => { unknown => 'hold', share => 10, type => 'application/json',
         conf => 'idempotency_key json:/order;' } },
     mirror => { copy => { unknown => 'hold', share => 10, conf => 'mirror /copies;' } },
-    post_action => { after => { unknown => 'hold', share => 10,
-        conf => "idempotency_hold off;\nproxy_buffering off;\npost_action /afterwards;" } },
 );
 
 my @wheel;
