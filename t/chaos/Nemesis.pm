@@ -9,6 +9,7 @@ use v5.36;
 use List::Util qw(shuffle);
 use Time::HiRes qw(sleep);
 
+use Http1 ();
 use Idle ();
 use Lines;
 use Site;
@@ -34,11 +35,11 @@ my %IF_ASKED = (file => { disk_error => [qw(disk_error disk_error boot)] });
 my %IF_SMALL = (redis => [qw(redis_away_long redis_away_long)]);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
-    redis_forgets_at_reload redis_forgets_at_start worker_stop_asking worker_stop_asking);
+    redis_forgets_at_reload redis_forgets_at_start worker_busy worker_busy worker_busy);
 
 # Where what is promised is promised of hosts that live.
 my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_pause
-    redis_forgets_at_reload redis_forgets_at_start worker_stop_asking);
+    redis_forgets_at_reload redis_forgets_at_start worker_busy);
 
 # ---- the plan -------------------------------------------------------------
 
@@ -167,12 +168,27 @@ sub worker_pause ($self, $instance, $dice, $long, @) {
     return $self->stop_worker($instance, $dice, $LEASE * 0.5 * $long);
 }
 
-# The same while it waits for replies of Redis: these are there when it goes on.
-sub worker_stop_asking ($self, $instance, $dice, $long, @) {
-    return 0 if !$self->has_redis;
+# It does something else for as long, while it waits for replies of Redis: these
+# are what it sees first when it goes on. One that was stopped would look at its
+# timers first.
+sub worker_busy ($self, $instance, $dice, $long, @) {
+    return 0 if !$self->has_redis || !$instance->{up} || !$self->{world}->site->has_lua;
+    my $seconds = $LEASE * (1.3 + 2 * $long ** 2);
     $self->part_from_redis($instance, 'mute', 0.2);
-    $self->after(0.1, sub { $self->worker_stop($instance, $dice, $long) });
+    $self->after(0.1, sub {
+        push @{ $self->{fillers} }, $self->{world}->spawn(sub { $self->keep_busy($instance, $seconds) });
+    });
     return 1;
+}
+
+# Which worker it was is known afterwards.
+sub keep_busy ($self, $instance, $seconds) {
+    my $t = now();
+    # It may be killed meanwhile.
+    my $said = eval { Http1::request($instance->{port}{stub}, 'GET', "/busy?$seconds") } // {};
+    my ($pid) = ($said->{body} // '') =~ /^(\d+)$/ or return;
+    $self->write_down('stopped', t => $t, pid => $pid, instance => $instance->{number});
+    $self->write_down('continued', pid => $pid);
 }
 
 sub stop_worker ($self, $instance, $dice, $seconds) {

@@ -221,6 +221,8 @@ sub http_conf ($self, $instance) {
     my $locations = join '', map { $self->location_conf($_) } sort keys %ROUTES;
     my $inner = $self->inner_conf;
     my $more = $self->{more_conf} // '';
+    my $busy = $self->has_lua ? 'location = /busy { content_by_lua_block { '
+        . 'os.execute("sleep " .. ngx.var.args) ngx.print(ngx.worker.pid()) } }' : '';
 
     my $weight = $self->{fast} ? 11 : 1;
 
@@ -268,9 +270,13 @@ $inner
         listen 127.0.0.1:$port{stub};
         access_log off;
         location / { stub_status; }
+        $busy
     }
 CONF
 }
+
+# Whether a worker can be kept busy.
+sub has_lua ($self) { return $ENV{TEST_NGINX_LUA_MODULES} ? 1 : 0 }
 
 # The hosts differ in how they use Redis, and which does what in each run.
 sub setting_of ($self, $number) { return (qw(plain tls copies))[($number + $self->{seed}) % 3] }
