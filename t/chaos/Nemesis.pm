@@ -411,15 +411,17 @@ sub redis_kill ($self, $instance, $dice, @) {
 # gone, and its successor has the same address. then: what else happens then.
 sub crash_redis ($self, $seconds, %opt) {
     my $world = $self->{world};
-    my @proxies = map { $_->{proxy} } $world->site->instances;
+    my $site = $world->site;
     my $t = now();
-    if ($opt{vanish}) { $_->tell('stall redis') for @proxies }
+    if ($opt{vanish}) { $_->{proxy}->tell('stall redis') for $site->instances }
     $world->end_process($world->{redis_pid});
     $world->{redis_pid} = undef;
     my $lost = $opt{lose} && $opt{lose}->();
     $self->after($seconds, sub {
         $world->start_redis($opt{vanish});
-        if ($opt{vanish}) { $_->tell("move redis $world->{redis_port}") for @proxies }
+        if ($opt{vanish}) {
+            $_->{proxy}->tell('move redis ' . $site->redis_port($_->{number})) for $site->instances;
+        }
         $opt{then}->() if $opt{then};
         $world->wait_for_redis;
         my %when = (t => $t, until => now());

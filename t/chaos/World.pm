@@ -125,9 +125,12 @@ sub start_app ($self, $app) {
     wait_listening($app->{port});
 }
 
-# elsewhere: on another port than before.
+# elsewhere: on other ports than before.
 sub start_redis ($self, $elsewhere = 0) {
-    $self->{redis_port} = (free_ports(1))[0] if $elsewhere;
+    if ($elsewhere) {
+        @$self{qw(redis_port redis_tls_port)} = free_ports(2);
+        @{ $self->{site} }{qw(redis redis_tls)} = @$self{qw(redis_port redis_tls_port)};
+    }
     my @arguments = ('--port', $self->{redis_port},
         '--bind', '127.0.0.1', '--dir', $self->{folder}, '--save', '',
         '--appendonly', 'yes', '--appendfsync', 'always', '--daemonize', 'no',
