@@ -103,6 +103,14 @@ server {
         more_set_headers 'X-More: a';
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
     }
+    location /forgets {
+        more_clear_input_headers Idempotency-Key;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+    location /hides {
+        proxy_set_header Idempotency-Key '';
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
     location /set {
         more_set_headers 'Server: own';
         proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
@@ -124,8 +132,75 @@ CONF
         is(header(write_to('/set'), 'Server'), $order{before} ? 'own' : "nginx/$version",
             'the replay has that of the filters that it passes');
     };
+    claim "$title: a key that is cleared protects nothing" => sub {
+        my @executed = map { header(write_to($_), 'X-Execution') } ('/forgets') x 2;
+        isnt($executed[0], $executed[1], 'both have run');
+        my $first = write_to('/hides');
+        is_replay(write_to('/hides'), $first);
+    };
     ok($ng->stop, 'nginx leaves when asked');
     $ng->check_logs;
 });
+
+SKIP: {
+    my $filter = "$MODULES/ngx_http_image_filter_module.so";
+    skip 'image_filter is not there', 1 if !-e $filter;
+    my $ng = Nginx->start(before => "load_module $filter;", http => <<'CONF');
+log_format outcome '$request_uri $idempotency_status $idempotency_outcome';
+server {
+    listen 127.0.0.1:%%PORT%%;
+    access_log %%DIR%%/outcome.log outcome;
+    idempotency on;
+    idempotency_scope none;
+    image_filter_buffer 1k;
+    location /held { image_filter test; proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT; }
+    location /open {
+        idempotency_hold off;
+        image_filter test;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_UPSTREAM_PORT;
+    }
+}
+CONF
+    retry_against($ng);
+    # It rejects what the retries get, too.
+    for my $case (
+        ['/open', 'unknown', 'UNKNOWN', 'a response whose header a filter rejects'],
+        ['/held', 'completed', 'REPLAY', 'the same, held back'],
+    ) {
+        my ($uri, $outcome, $then, $title) = @$case;
+        claim $title => sub {
+            is(write_to($uri, do => 'size=5000')->{status}, 415, 'the client gets the error')
+                for 1, 2;
+            my @lines;
+            wait_until(sub { (@lines = $ng->read('outcome.log') =~ /^$uri (.*)$/mg) == 2 },
+                5, 'both log lines');
+            is_deeply(\@lines, ["NEW $outcome", "$then -"], "the outcome is $outcome");
+            is(executions(), 1, 'executions');
+        };
+    }
+    ok($ng->stop, 'nginx leaves when asked');
+    $ng->check_logs(allow => qr/image filter/);
+}
+
+my $ng = Nginx->start(main => lua_modules(), http => <<'CONF');
+server {
+    listen 127.0.0.1:%%PORT%%;
+    location / {
+        idempotency on;
+        idempotency_scope none;
+        content_by_lua_block {
+            local socket, why = ngx.req.socket()
+            ngx.say(socket and 'a socket' or why)
+        }
+    }
+}
+CONF
+retry_against($ng);
+claim 'a Lua handler cannot read the body of a protected request from its socket' => sub {
+    is(write_to('/', key => undef)->{body}, "a socket\n", 'without a key it can');
+    is(write_to('/')->{body}, "request body already exists\n", 'with a key it is told why not');
+};
+ok($ng->stop, 'nginx leaves when asked');
+$ng->check_logs;
 
 done_testing();

@@ -23,8 +23,8 @@ my %AFTER = (
 
 my $LUA = lua_modules();
 my $lua = $LUA eq '' ? '' : <<'CONF';
-        location /%s/lua {
-            %s
+        location /%1$s/lua {
+            %2$s
             idempotency_hold off;
             content_by_lua_block {
                 ngx.print(string.rep("x", 1200000))
@@ -32,12 +32,18 @@ my $lua = $LUA eq '' ? '' : <<'CONF';
                 error("the handler fails")
             }
         }
+        location /%1$s/lua-abort {
+            %2$s
+            lua_check_client_abort on;
+            content_by_lua_block { ngx.sleep(10) }
+        }
 CONF
 
 my $locations = join '', map { locations_of($_, $AFTER{$_}) } sort keys %AFTER;
 my $closed = closed_port();
 
 my $ng = Nginx->start(main => $LUA, http => <<"CONF");
+log_format outcome '\$http_idempotency_key \$idempotency_status \$idempotency_outcome';
 proxy_cache_path %%DIR%%/cache keys_zone=cache:1m;
 upstream app { server 127.0.0.1:\$TEST_NGINX_UPSTREAM_PORT; }
 server {
@@ -50,6 +56,7 @@ server {
     proxy_http_version 1.1;
     proxy_set_header Connection '';
     lingering_close off;
+    access_log %%DIR%%/outcome.log outcome;
 
     $locations
 
@@ -130,6 +137,14 @@ for my $after (sort keys %AFTER) {
         is_unknown("/$after/held", 1);
     };
 
+    claim "$after: lua_check_client_abort ends a run, and its log line says how" => sub {
+        plan skip_all => 'Lua is not to be had' if $LUA eq '';
+        my $conn = start_write("/$after/lua-abort");
+        wait_said('409 in_progress', sub { write_to("/$after/lua-abort") });
+        $conn->close;
+        is_unknown("/$after/lua-abort", 0);
+    };
+
     claim "$after: the client leaves a cached response, or does not read it" => sub {
         for my $run (1 .. 3) {
             my $key = claim_key() . "-$run";
@@ -165,10 +180,13 @@ sub is_unknown ($uri, $ran) {
     is(wait_said(qr/^(?!409 in_progress)/, sub { write_to($uri) }),
         '409 outcome_unknown', "retry $_") for 1, 2;
     is(executions(), $ran, 'executions') or diag(ledger_lines());
+    my $line = claim_key() . ' NEW unknown';
+    ok(wait_until(sub { $ng->read('outcome.log') =~ /^\Q$line\E$/m }, 10, $line),
+        'the access log has the outcome');
 }
 
 sub locations_of ($name, $after) {
-    return <<"CONF" . sprintf $lua, $name, $after;
+    return <<"CONF" . ($lua eq '' ? '' : sprintf $lua, $name, $after);
         location /$name/open { $after idempotency_hold off; proxy_pass http://app; }
         location /$name/unbuffered {
             $after

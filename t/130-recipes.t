@@ -123,6 +123,25 @@ with_recipe 'PHP with try_files', sub ($ng) {
     is(said(post($port, 'a', by('bob', uri => '/orders'))), '201 #3', 'another caller');
 };
 
+with_recipe 'Browsers', sub ($ng) {
+    my $port = $ng->port;
+    my %to = (uri => '/carts/1', authorized('Bearer ann'));
+    my $preflight = request($port, 'OPTIONS', '/carts/1', headers => [
+        Origin => 'https://shop.example.com', 'Access-Control-Request-Method' => 'POST',
+        'Access-Control-Request-Headers' => 'idempotency-key']);
+    is($preflight->{status}, 204, 'the preflight request is answered');
+    like(header($preflight, 'Access-Control-Allow-Headers'), qr/Idempotency-Key/, 'the key is allowed');
+    my @answers = (post($port, 'a', %to), post($port, 'a', %to), post($port, 'a', %to, body => 'other'));
+    is_deeply([map { said($_) } @answers], ['201 #1', '201 #1 replayed', '422 key_reused'],
+        'a run, a replay, an error');
+    for my $answer (@answers) {
+        is(header($answer, 'Access-Control-Allow-Origin'), 'https://shop.example.com',
+            'the page may read it');
+        like(header($answer, 'Access-Control-Expose-Headers'), qr/Idempotent-Replayed/,
+            'and the mark of a replay');
+    }
+};
+
 with_recipe 'Uploads', sub ($ng) {
     my $port = $ng->port;
     my $upload = sub ($boundary, $file) {
