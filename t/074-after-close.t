@@ -160,8 +160,9 @@ for my $after (sort keys %AFTER) {
     };
 }
 
+my $gate = Keyed::Gate->new;
+
 claim 'a slow copy does not keep the outcome back' => sub {
-    my $gate = Keyed::Gate->new;
     my $first = write_to('/mirrored', do => $BROKEN, headers => ['X-Copy' => $gate->closed]);
     ok(!$first->{complete}, 'the response breaks off');
     begun('copy');
