@@ -14,6 +14,7 @@ use Daemon;
 use Ledger;
 use Nginx;
 use Keyed;
+use Running ();
 
 memory_only('about the memory store');
 
@@ -359,6 +360,33 @@ subtest 'refused: a second nginx on the same file' => sub {
     ok($other->launch, 'it starts when the first is gone');
     is(said(post($other->port, 'second')) =~ s/#\d+ //r, '201 replayed', 'with its records');
     ok($other->stop, 'stops');
+};
+
+subtest 'two first starts at once: one of them runs' => sub {
+    my @pairs;
+    for my $pair (1 .. 12) {
+        my @both = map { Nginx->prepare(http => conf()) } 1, 2;
+        my $path = $both[0]->path('zone/s');
+        for my $ng (@both) {
+            $ng->{http} = conf('4m') =~ s{file=zone/s}{file=$path}r;
+            $ng->port;
+            $ng->write_conf;
+        }
+        push @pairs, \@both;
+    }
+    for my $ng (map {@$_} @pairs) {
+        my $child = $ng->{child} = $ng->spawn;
+        Running::started($child, sub { $ng->kill_all });
+    }
+    my $run = sub ($both) { scalar grep { !$_->reaped && $_->is_up } @$both };
+    ok(wait_until(sub { !grep { $run->($_) != 1 || 1 != grep { $_->reaped } @$_ } @pairs }, 20, 'one of each pair'),
+        'one of two runs') or diag(map { $_->error_log } map {@$_} grep { $run->($_) != 1 } @pairs);
+    is(scalar(map { glob $_->[0]->path('zone/s.*') } @pairs), 0, 'and no other file is left');
+    for my $ng (map {@$_} @pairs) {
+        next if $ng->reaped;
+        like(said(post($ng->port, 'first-start-' . $ng->port)), qr/^201/, 'it serves') if $ng == $pairs[0][0];
+        $ng->stop;
+    }
 };
 
 subtest 'two stores on one file, other parameters' => sub {

@@ -185,6 +185,7 @@ memory_store::init_file(memory_store *old)
         .size = settings_.size,
         .owner = root ? core->user : geteuid(),
         .group = root ? core->group : getegid(),
+        .older = zone::conversions(),
     };
     zone_file_error e;
     zone_file_report found;
@@ -262,6 +263,13 @@ memory_store::say_opened(const zone_file_report &found)
     if (found.created) {
         ngx_log_error(NGX_LOG_NOTICE, shm_->shm.log, 0,
                       "idempotency: file \"%V\" created", &settings_.file);
+    }
+
+    if (found.converted) {
+        ngx_log_error(NGX_LOG_NOTICE, shm_->shm.log, 0,
+                      "idempotency: file \"%V\" converted to the layout of "
+                      "this build, %uz records",
+                      &settings_.file, damage.records);
     }
 
     if (found.grown) {

@@ -23,13 +23,16 @@ constexpr std::uint32_t most_attempts = (1u << 24) - 1;
 
 
 /* Another number for whatever changes the meaning of stored bytes. */
+constexpr std::uint32_t this_version = 3;
+
+
 constexpr std::uint64_t
-this_layout()
+layout_of(std::uint32_t version)
 {
-    constexpr std::uint64_t version = 3;
     constexpr bool little = std::endian::native == std::endian::little;
 
-    return version << 32 | sizeof(record_id) << 8 | std::uint64_t{little};
+    return std::uint64_t{version} << 32 | sizeof(record_id) << 8
+           | std::uint64_t{little};
 }
 
 
@@ -63,6 +66,12 @@ zone::format(void *region, std::size_t size, std::uint64_t seed,
              bool with_checks)
 {
     static_assert(sizeof(zone) <= header_size);
+    static_assert(offsetof(zone, layout_) == 8);
+    static_assert(offsetof(zone, extra_) == 24);
+    static_assert(offsetof(zone, seed_) == 280);
+    static_assert(offsetof(zone, block_count_) == 300);
+    static_assert(offsetof(zone, touched_) == 312);
+    static_assert(offsetof(block, format) == 3);
 
     layout l;
 
@@ -73,7 +82,6 @@ zone::format(void *region, std::size_t size, std::uint64_t seed,
     /* All that is not set here is zero. */
     auto *z = ::new (region) zone();
 
-    z->layout_ = this_layout();
     z->size_ = size;
     z->seed_ = seed | 1;
     z->with_checks_ = with_checks;
@@ -81,15 +89,18 @@ zone::format(void *region, std::size_t size, std::uint64_t seed,
     z->bucket_bits_ = l.bucket_bits;
     z->forget_derived();
 
-    /* Last: what is called a zone is one. */
     std::memcpy(z->magic_, magic, sizeof(magic));
+
+    /* Last: what is called a zone of this layout is one. */
+    publish(z->layout_, layout_of(this_version));
 
     return z;
 }
 
 
 zone_content
-zone::examine(const void *region, std::size_t available)
+zone::examine(const void *region, std::size_t available,
+              std::span<const zone_conversion> older)
 {
     if (available < header_size) {
         return zone_content::something_else;
@@ -101,11 +112,53 @@ zone::examine(const void *region, std::size_t available)
         return zone_content::something_else;
     }
 
-    if (z->layout_ != this_layout() || z->size_ < minimum_size()) {
+    if (z->size_ < minimum_size()) {
         return zone_content::other_layout;
     }
 
-    return zone_content::records;
+    if (z->layout_ == layout_of(this_version)) {
+        return zone_content::records;
+    }
+
+    return find_conversion(z->layout_, older) != nullptr
+               ? zone_content::older_layout
+               : zone_content::other_layout;
+}
+
+
+const zone_conversion *
+zone::find_conversion(std::uint64_t layout,
+                      std::span<const zone_conversion> older)
+{
+    for (const zone_conversion &c : older) {
+
+        if (layout == layout_of(c.from)) {
+            return &c;
+        }
+    }
+
+    return nullptr;
+}
+
+
+void
+zone::convert(void *region, std::span<const zone_conversion> older)
+{
+    auto *z = std::launder(static_cast<zone *>(region));
+
+    while (const zone_conversion *c = find_conversion(z->layout_, older)) {
+
+        for (std::uint32_t i = 0; i < z->touched_; ++i) {
+            block &b = z->block_at(i);
+
+            if (b.kind == head_block && b.format == c->format) {
+                c->convert(std::span<std::uint8_t, block_size>(
+                    reinterpret_cast<std::uint8_t *>(&b), block_size));
+            }
+        }
+
+        publish(z->layout_, layout_of(c->to));
+    }
 }
 
 

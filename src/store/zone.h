@@ -62,8 +62,22 @@ struct zone_recovery {
 
 enum class zone_content : std::uint8_t {
     records,
+    older_layout, /* that can be converted */
     other_layout, /* of another build of the module */
     something_else,
+};
+
+
+/*
+ * How a zone of one layout becomes one of the next.  Head blocks have a number
+ * of their own for what is in them: those of this format are converted, each
+ * in its place, and have another one afterwards.
+ */
+struct zone_conversion {
+    std::uint32_t from;
+    std::uint32_t to;
+    std::uint8_t format;
+    void (*convert)(std::span<std::uint8_t, 256> head);
 };
 
 
@@ -119,8 +133,16 @@ public:
     static zone *format(void *region, std::size_t size, std::uint64_t seed,
                         bool with_checks = false);
 
+    /* Of the layouts before this one; none was released yet. */
+    static std::span<const zone_conversion> conversions() { return {}; }
+
     /* What a region from outside the process holds, of this many bytes. */
-    static zone_content examine(const void *region, std::size_t available);
+    static zone_content
+    examine(const void *region, std::size_t available,
+            std::span<const zone_conversion> older = conversions());
+
+    /* All of one that examine() found to be older is there. */
+    static void convert(void *region, std::span<const zone_conversion> older);
 
     /*
      * For whoever is alone with a region that examine() accepted.  All of
@@ -198,6 +220,8 @@ private:
     /* Blocks begin here, so that none lies across two pages. */
     static constexpr std::size_t header_size = 1024;
 
+    static constexpr std::uint8_t record_format = 1;
+
     enum block_kind : std::uint8_t {
         free_block,
         head_block, /* holds a record */
@@ -268,6 +292,7 @@ private:
         std::uint8_t kind;
         std::uint8_t reached; /* used by recover() only */
         std::uint8_t active;  /* of a record: which version counts */
+        std::uint8_t format;  /* of a record: see zone_conversion */
         std::uint32_t next;   /* of the free list, chain or response */
         union {
             record head;
@@ -306,6 +331,10 @@ private:
     };
 
     zone() = default;
+
+    static const zone_conversion *
+    find_conversion(std::uint64_t layout,
+                    std::span<const zone_conversion> older);
 
     /* Where everything lies: zone_layout.h, but for measure(). */
     static bool measure(const void *region, std::size_t size, layout &l);
@@ -403,6 +432,7 @@ private:
     void seal(std::uint32_t index, version &v);
     std::uint64_t sum_of_checks();
 
+    /* What other layouts must find: new fields go to the end. */
     char magic_[8];
     std::uint64_t layout_;
     std::uint64_t size_;

@@ -76,6 +76,21 @@ zone_file::open(const zone_file_settings &how, zone_file_error &e,
         return nullptr;
     }
 
+    if (state.is_older) {
+        bool good = inherited
+                        ? fail(e, "it is in use, so its records cannot be "
+                                  "converted to the layout of this build now: "
+                                  "restart nginx")
+                        : file->convert(how, state, e);
+
+        if (!good) {
+            file->release();
+            return nullptr;
+        }
+
+        report.converted = true;
+    }
+
     if (!check_size(how, state, !inherited, e)
         || !file->prepare(how, !inherited, e, report))
     {
@@ -84,6 +99,29 @@ zone_file::open(const zone_file_settings &how, zone_file_error &e,
     }
 
     return file;
+}
+
+
+/* The lock of the one that is replaced is held until that is done. */
+bool
+zone_file::convert(const zone_file_settings &how, const file_state &state,
+                   zone_file_error &e)
+{
+    if (!convert_zone_file(fd_, how, state.zone_size, e)) {
+        return false;
+    }
+
+    int fd = ::open(how.path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0) {
+        return explain_open(errno, e);
+    }
+
+    close(fd_);
+    fd_ = fd;
+
+    return take_lock(fd_, how.path)
+           || fail(e, "it is in use by another nginx");
 }
 
 

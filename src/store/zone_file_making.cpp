@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -27,8 +29,13 @@ struct path_name {
 
 bool check_kind(const struct stat &info, const zone_file_settings &how,
                 zone_file_error &e);
+bool check_file_system(const struct statfs &where, zone_file_error &e);
 bool make_directory(const zone_file_settings &how, zone_file_error &e);
+int open_new(const zone_file_settings &how, path_name &made,
+             zone_file_error &e);
 bool fill_file(int fd, const zone_file_settings &how, zone_file_error &e);
+bool copy_converted(int from, int to, const zone_file_settings &how,
+                    std::size_t size, zone_file_error &e);
 bool directory_of(const char *path, path_name &out);
 void sync_directory(const char *path);
 bool fail(zone_file_error &e, const char *reason, int code = 0);
@@ -43,11 +50,13 @@ look_at(int fd, const zone_file_settings &how, file_state &state,
     struct stat info;
     alignas(64) unsigned char header[header_bytes] = {};
 
-    if (fstat(fd, &info) != 0) {
+    struct statfs where;
+
+    if (fstat(fd, &info) != 0 || fstatfs(fd, &where) != 0) {
         return fail(e, "it cannot be examined", errno);
     }
 
-    if (!check_kind(info, how, e)) {
+    if (!check_kind(info, how, e) || !check_file_system(where, e)) {
         return false;
     }
 
@@ -57,15 +66,19 @@ look_at(int fd, const zone_file_settings &how, file_state &state,
         return fail(e, "it cannot be read", errno);
     }
 
-    switch (zone::examine(header, static_cast<std::size_t>(n))) {
+    zone_content what = zone::examine(header, static_cast<std::size_t>(n),
+                                      how.older);
 
-    case zone_content::records: break;
+    switch (what) {
+
+    case zone_content::records:
+    case zone_content::older_layout: break;
 
     case zone_content::other_layout:
         return fail(e, "its records are of a build of the module that stores "
-                       "them in another way: move the file away to start "
-                       "with an empty store, or use that build until they "
-                       "have expired");
+                       "them in another way, and this one cannot convert "
+                       "them: use that build, or a newer one, or move the "
+                       "file away to start with an empty store");
 
     case zone_content::something_else:
         return fail(e, "it is not a file of this module, or its beginning is "
@@ -76,6 +89,7 @@ look_at(int fd, const zone_file_settings &how, file_state &state,
 
     state.available = static_cast<std::size_t>(info.st_size);
     state.zone_size = there->size();
+    state.is_older = what == zone_content::older_layout;
 
     return true;
 }
@@ -85,32 +99,51 @@ bool
 create_zone_file(const zone_file_settings &how, zone_file_error &e)
 {
     path_name made;
-    int n = std::snprintf(made.text, sizeof(made.text), "%s.new", how.path);
-
-    if (n < 0 || static_cast<std::size_t>(n) >= sizeof(made.text)) {
-        return fail(e, "its name is too long");
-    }
 
     if (!make_directory(how, e)) {
         return false;
     }
 
-    /* One that was begun and not finished. */
-    unlink(made.text);
-
-    int fd = open(made.text,
-                  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = open_new(how, made, e);
 
     if (fd < 0) {
-        return fail(e, "it cannot be created", errno);
+        return false;
     }
 
     bool good = fill_file(fd, how, e);
 
     close(fd);
 
-    if (good && rename(made.text, how.path) != 0) {
+    if (good && link(made.text, how.path) != 0 && errno != EEXIST) {
         good = fail(e, "it cannot be created", errno);
+    }
+
+    unlink(made.text);
+    sync_directory(how.path);
+
+    return good;
+}
+
+
+/* The file itself is not touched: whatever happens, there is a whole one. */
+bool
+convert_zone_file(int fd, const zone_file_settings &how, std::size_t size,
+                  zone_file_error &e)
+{
+    path_name made;
+    int copy = open_new(how, made, e);
+
+    if (copy < 0) {
+        return false;
+    }
+
+    bool good = write_zeros(copy, 0, size, e)
+                && copy_converted(fd, copy, how, size, e);
+
+    close(copy);
+
+    if (good && rename(made.text, how.path) != 0) {
+        good = fail(e, "its records cannot be converted", errno);
     }
 
     if (!good) {
@@ -163,8 +196,12 @@ could_be_created(const zone_file_settings &how, zone_file_error &e)
     }
 
     if (stat(directory.text, &info) == 0) {
+        struct statfs where;
+
         return S_ISDIR(info.st_mode)
-               || fail(e, "its directory is no directory");
+                   ? statfs(directory.text, &where) != 0
+                         || check_file_system(where, e)
+                   : fail(e, "its directory is no directory");
     }
 
     if (!directory_of(directory.text, parent) || stat(parent.text, &info) != 0)
@@ -275,6 +312,25 @@ check_kind(const struct stat &info, const zone_file_settings &how,
 }
 
 
+/*
+ * Another host could have it mapped as well, and a lock there does not keep
+ * this one out; nor does a mutex in memory.
+ */
+bool
+check_file_system(const struct statfs &where, zone_file_error &e)
+{
+    constexpr std::uint32_t others[] = {NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC,
+                                        CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
+                                        CEPH_SUPER_MAGIC, V9FS_MAGIC,
+                                        AFS_SUPER_MAGIC,  CODA_SUPER_MAGIC};
+    auto type = static_cast<std::uint32_t>(where.f_type);
+
+    return std::find(std::begin(others), std::end(others), type)
+               == std::end(others)
+           || fail(e, "it is on a network file system: use a local one");
+}
+
+
 /* Where its parent exists. */
 bool
 make_directory(const zone_file_settings &how, zone_file_error &e)
@@ -299,14 +355,46 @@ make_directory(const zone_file_settings &how, zone_file_error &e)
 }
 
 
+/* Under a name that nobody else uses, for the workers' user only. */
+int
+open_new(const zone_file_settings &how, path_name &made, zone_file_error &e)
+{
+    int n = std::snprintf(made.text, sizeof(made.text), "%s.new.XXXXXX",
+                          how.path);
+
+    if (n < 0 || static_cast<std::size_t>(n) >= sizeof(made.text)) {
+        fail(e, "its name is too long");
+        return -1;
+    }
+
+    int fd = mkostemp(made.text, O_CLOEXEC);
+
+    if (fd < 0) {
+        fail(e, "it cannot be created", errno);
+        return -1;
+    }
+
+    struct statfs where;
+    bool good = fstatfs(fd, &where) != 0 || check_file_system(where, e);
+
+    if (good && geteuid() == 0 && fchown(fd, how.owner, how.group) != 0) {
+        good = fail(e, "it cannot be given to the workers' user", errno);
+    }
+
+    if (!good) {
+        unlink(made.text);
+        close(fd);
+        return -1;
+    }
+
+    return fd;
+}
+
+
 bool
 fill_file(int fd, const zone_file_settings &how, zone_file_error &e)
 {
     std::uint64_t seed;
-
-    if (geteuid() == 0 && fchown(fd, how.owner, how.group) != 0) {
-        return fail(e, "it cannot be given to the workers' user", errno);
-    }
 
     if (!write_zeros(fd, 0, how.size, e)) {
         return false;
@@ -333,6 +421,45 @@ fill_file(int fd, const zone_file_settings &how, zone_file_error &e)
     }
 
     return good;
+}
+
+
+bool
+copy_converted(int from, int to, const zone_file_settings &how,
+               std::size_t size, zone_file_error &e)
+{
+    void *region = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, to,
+                        0);
+
+    if (region == MAP_FAILED) {
+        return fail(e, "it cannot be mapped", errno);
+    }
+
+    auto *bytes = static_cast<std::uint8_t *>(region);
+    bool good = true;
+
+    for (std::size_t at = 0; at < size && good; /* void */) {
+        ssize_t n = pread(from, bytes + at, size - at,
+                          static_cast<off_t>(at));
+
+        /* What was cut off counts as zeros. */
+        if (n == 0) {
+            break;
+        }
+
+        good = n > 0 || errno == EINTR
+               || fail(e, "it cannot be read", errno);
+        at += n > 0 ? static_cast<std::size_t>(n) : 0;
+    }
+
+    if (good) {
+        zone::convert(region, how.older);
+    }
+
+    munmap(region, size);
+
+    return good
+           && (fsync(to) == 0 || fail(e, "it cannot be written", errno));
 }
 
 

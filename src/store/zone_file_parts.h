@@ -9,6 +9,7 @@ namespace idempotency {
 struct file_state {
     std::size_t available; /* bytes there are */
     std::size_t zone_size; /* bytes there should be */
+    bool is_older;         /* in its layout */
 };
 
 
@@ -23,8 +24,15 @@ bool look_at(int fd, const zone_file_settings &how, file_state &state,
  */
 bool write_zeros(int fd, std::size_t from, std::size_t to, zone_file_error &e);
 
-/* A new file, with its directory, in one step: whole or not at all. */
+/*
+ * A new file, with its directory, in one step: whole or not at all.  If there
+ * is one meanwhile, that one stays.
+ */
 bool create_zone_file(const zone_file_settings &how, zone_file_error &e);
+
+/* Puts a copy that has this layout in the place of an older one. */
+bool convert_zone_file(int fd, const zone_file_settings &how,
+                       std::size_t size, zone_file_error &e);
 bool could_be_created(const zone_file_settings &how, zone_file_error &e);
 
 /* Always false. */

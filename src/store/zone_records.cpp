@@ -52,6 +52,7 @@ zone::create(const idempotency::claim &c, std::uint64_t now)
     b.head.name = c.name;
     b.head.fingerprint = c.fingerprint;
     b.head.heap_position = none;
+    b.format = record_format;
     b.active = 1;
     b.head.versions[1] = {
         .expiry = later(later(now, c.lease), c.keep),

@@ -109,7 +109,8 @@ zone::sum_of_checks()
 bool
 zone::is_sound(std::uint32_t index, const version &v)
 {
-    if (v.state < record_state::pending || v.state > record_state::unknown
+    if (block_at(index).format != record_format
+        || v.state < record_state::pending || v.state > record_state::unknown
         || v.check != check_of(index, v))
     {
         return false;

@@ -245,7 +245,7 @@ TEST_CASE("zone file: cut at every block after a kill, what is left is true")
 {
     folder f;
     std::string path = std::string(f.name) + "/zone";
-    zone_file_settings how{path.c_str(), 48 * 1024, geteuid(), getegid()};
+    zone_file_settings how{path.c_str(), 48 * 1024, geteuid(), getegid(), {}};
     zone_file_error e;
     zone_file_report report;
     zone_file *file = zone_file::open(how, e, report);
@@ -305,6 +305,95 @@ TEST_CASE("zone file: cut at every block after a kill, what is left is true")
 }
 
 
+/* An older layout, made up: the name of a record is written backwards. */
+namespace {
+
+constexpr std::uint32_t older = 2;
+constexpr std::size_t name_at = 24, head_size = 256;
+
+
+void
+turn_name(std::span<std::uint8_t, 256> head)
+{
+    std::reverse(&head[name_at], &head[name_at + sizeof(record_id)]);
+    head[3] ^= 1;
+}
+
+
+constexpr zone_conversion made_up[] = {{older, 3, 0, turn_name}};
+
+
+void
+make_older(std::string &file)
+{
+    file[12] = older;
+
+    for (std::size_t at = 1024; at + head_size <= file.size();
+         at += head_size) {
+
+        if (file[at] == 1) {
+            turn_name(std::span<std::uint8_t, 256>(
+                reinterpret_cast<std::uint8_t *>(&file[at]), head_size));
+        }
+    }
+}
+
+}
+
+
+TEST_CASE("zone file: one of an older layout is converted")
+{
+    folder f;
+    std::string path = std::string(f.name) + "/zone";
+    zone_file_settings how{path.c_str(), 96 * 1024, geteuid(), getegid(), {}};
+    zone_file_error e;
+    zone_file_report report;
+    zone_file *file = zone_file::open(how, e, report);
+
+    REQUIRE(file);
+    populate(*file->records(), 60);
+    view before = inspect{*file->records()}.look(200);
+    file->release();
+
+    std::string old = read_all(path);
+    make_older(old);
+    write_all(path, old);
+
+    CHECK_FALSE(zone_file::test(how, e));
+    CHECK(zone_file::open(how, e, report) == nullptr);
+    CHECK(std::string(e.reason).find("cannot convert") != std::string::npos);
+    CHECK(read_all(path) == old);
+
+    how.older = made_up;
+    CHECK(zone_file::test(how, e));
+    CHECK(read_all(path) == old);
+
+    SECTION("also into a larger one") { how.size *= 2; }
+
+    report = {};
+    file = zone_file::open(how, e, report);
+    INFO((e.reason ? e.reason : ""));
+    REQUIRE(file);
+    CHECK(report.converted);
+    CHECK(report.damage.lost == 0);
+    CHECK(report.damage.records == before.size());
+    CHECK(inspect{*file->records()}.look(200) == before);
+    CHECK(inspect{*file->records()}.wrong() == "");
+    file->release();
+
+    report = {};
+    file = zone_file::open(how, e, report);
+    REQUIRE(file);
+    CHECK(!report.converted);
+    CHECK(inspect{*file->records()}.look(200) == before);
+    file->release();
+
+    /* Nothing else was left behind. */
+    auto files = std::filesystem::directory_iterator(f.name);
+    CHECK(std::distance(begin(files), end(files)) == 1);
+}
+
+
 TEST_CASE("zone file: what a wrong clock can cost over a boot")
 {
     constexpr std::int64_t second = 1000, hour = 3600 * second;
@@ -329,7 +418,7 @@ TEST_CASE("zone file: what a wrong clock can cost over a boot")
 
     folder f;
     std::string path = std::string(f.name) + "/zone";
-    zone_file_settings how{path.c_str(), 48 * 1024, geteuid(), getegid()};
+    zone_file_settings how{path.c_str(), 48 * 1024, geteuid(), getegid(), {}};
     zone_file_error e;
     zone_file_report report;
     zone_file *file = zone_file::open(how, e, report);
@@ -367,7 +456,7 @@ TEST_CASE("zone file: one at a time, for its owner only")
     char directory[] = "/tmp/zone-file-XXXXXX";
     REQUIRE(mkdtemp(directory));
     std::string path = std::string(directory) + "/new/zone";
-    zone_file_settings how{path.c_str(), 65536, geteuid(), getegid()};
+    zone_file_settings how{path.c_str(), 65536, geteuid(), getegid(), {}};
     zone_file_error e;
     zone_file_report report;
 
