@@ -41,6 +41,11 @@ server {
         gzip on; gzip_types application/json; gzip_min_length 1;
         $PASS
     }
+    location /streamed-gzip/ {
+        idempotency_jsonrpc on; idempotency_hold off; proxy_buffering off;
+        gzip on; gzip_types application/json; gzip_min_length 1;
+        $PASS
+    }
     location = /mirror { internal; idempotency off; proxy_method GET; $PASS }
 }
 CONF
@@ -197,9 +202,41 @@ for my $where ('/held/x', '/streamed/x') {
         my ($what, $body) = @$case;
         replays("$where, an answer $what", $where, call(1), call(2), $body, $body);
     }
-    replays("$where, an encoded answer", $where, call(1), call(2), result(1), result(1),
-        more => 'h=Content-Encoding:gzip');
     replays("$where, HTML", $where, call(1), call(2), '<p id=1>', '<p id=1>', answer_type => 'text/html');
+}
+
+# ---- answers that are encoded ----------------------------------------------
+
+# Their id cannot be replaced, so a retry with an id of its own cannot get them.
+for my $where ('/held/x', '/streamed/x') {
+    for my $encoding ('gzip', 'br') {
+        my @encoded = (more => "h=Content-Encoding:$encoding");
+        tells("$where, an answer encoded by $encoding", [200, '409 response_not_kept'], 1,
+            [$where, call(1), do => answer(result(1), @encoded)], [$where, call(2)]);
+        tells("$where, a stream encoded by $encoding", [200, '409 response_not_kept'], 1,
+            [$where, call(1), do => answer('data: ' . result(1) . "\n", type => 'text/event-stream', @encoded)],
+            [$where, call(2)]);
+        tells("$where, an error encoded by $encoding is not read", [200, '409 response_not_kept'], 1,
+            [$where, call(1), do => answer(failure(1), @encoded)], [$where, call(2)]);
+    }
+    replays("$where, identity is no encoding", $where, call(1), call(2), result(1), result(2),
+        more => 'h=Content-Encoding:identity');
+    replays("$where, an encoded answer to a notification", $where, call(undef), call(undef), 'x', 'x',
+        more => 'h=Content-Encoding:gzip');
+    my $batch = '[' . call(1) . ']';
+    replays("$where, an encoded answer to a batch", $where, $batch, $batch, 'x', 'x',
+        more => 'h=Content-Encoding:gzip');
+    replays("$where, an encoded answer of no body", $where, call(1), call(2), '', '', status => 204,
+        more => 'h=Content-Encoding:gzip');
+}
+
+# What nginx encodes on its way to the client is kept as it came.
+{
+    my @gzip = (headers => ['Accept-Encoding' => 'gzip']);
+    tells('where nginx compresses a stream: an error is released', [200, 200, '200 replayed'], 2,
+        ['/streamed-gzip/x', call(1), @gzip, do => answer(failure(1))],
+        map { ['/streamed-gzip/x', call($_), @gzip, do => answer(result(2))] } 2, 3);
+    is(ask('/streamed-gzip/x', call(4))->{body}, result(4), 'where nginx compresses a stream: the replay');
 }
 
 # nginx itself compresses what was replayed, with the id in it.
@@ -313,6 +350,66 @@ tells('an answer that is too large to be looked at is not kept', [200, '409 resp
     is_deeply([map({ said($_, number => 0) } @got), ledger_count(key => $key)], [502, '409 outcome_unknown', 1],
         'half an error is no word');
 }
+
+# ---- what has no canonical form --------------------------------------------
+
+my @ODD = (
+    ['half of a surrogate pair', '{"note":"cut \\ud83d"}'], ['a name twice', '{"a":1,"a":2}'],
+    ['a byte that is not UTF-8', "{\"a\":\"\xff\"}"], ['an exponent of 19 digits', '1e1234567890123456789'],
+    ['600 levels', '[' x 600 . ']' x 600],
+);
+
+for my $odd (@ODD) {
+    my ($what, $value) = @$odd;
+    my $answer = sub ($id) { qq({"jsonrpc":"2.0","id":$id,"result":$value}) };
+    my $failure = qq({"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no","data":$value}});
+    for my $where ('/held/x', '/streamed/x') {
+        replays("$where, $what in a result", $where, call(1), call('"b"'), $answer->(1), $answer->('"b"'));
+        replays("$where, $what in a stream", $where, call(1), call('"b"'),
+            map({ 'data: ' . $answer->($_) . "\n\n" } 1, '"b"'), @SSE);
+        released("$where, an error with $what", $where, answer($failure));
+        released("$where, an error in a stream with $what", $where,
+            answer("data: $failure\n\n", type => 'text/event-stream'));
+    }
+    replays("$what in a request", '/held/x', call(1, 'pay', $value), call('"b"', 'pay', $value),
+        result(1), result('"b"'));
+    replays("$what in a call of MCP", '/held/x',
+        map({ call($_, 'tools/call', qq({"_meta":{"progressToken":$_},"arguments":$value})) } 1, '"b"'),
+        result(1), result('"b"'));
+    tells("$what: another call", [201, '422 key_reused'], 1,
+        ['/held/x', call(1, 'pay', $value)], ['/held/x', call(2, 'refund', $value)]);
+    tells("$what: other arguments", [201, '422 key_reused'], 1,
+        ['/held/x', call(1, 'pay', $value)], ['/held/x', call(2, 'pay', "[$value]")]);
+    tells("$what: where it is not MCP, _meta counts", [201, '422 key_reused'], 1,
+        map { ['/held/x', call(1, 'pay', qq({"_meta":$_,"a":$value}))] } 1, 2);
+    fresh();
+    ask('/held/x', call(1, 'pay', $value));
+    my $refused = ask('/held/x', call('"own"', 'refund', $value));
+    like($refused->{body}, qr/^\{"jsonrpc":"2\.0","id":"own","error"/, "$what: a refusal is JSON-RPC, with the id");
+}
+replays('a byte order mark before a result', '/held/x', call(1), call(2),
+    map { "\xef\xbb\xbf" . result($_) } 1, 2);
+tells('bytes without an id are not a call without it', [201, '422 key_reused'], 1,
+    ['/held/x', call(1, 'pay', '"\ud83d"')], ['/held/x', call('', 'pay', '"\ud83d"')]);
+
+# An answer that contradicts itself may have been executed.
+for my $case (
+    ['a result and an error', '"result":1,"error":{"code":1}'],
+    ['an error and a result of null', '"error":{"code":1},"result":null'],
+    ['two errors', '"error":{"code":1},"error":{"code":1}'],
+    ['two results', '"result":1,"result":2'],
+    ['two results, one escaped, and an error', '"result":1,"error":{"code":1},"\u0072esult":2'],
+) {
+    my ($what, $members) = @$case;
+    my $text = sub ($id) { qq({"jsonrpc":"2.0","id":$id,$members}) };
+    for my $where ('/held/x', '/streamed/x') {
+        replays("$where, executed: $what", $where, call(1), call(2), map { $text->($_) } 1, 2);
+        replays("$where, executed, in a stream: $what", $where, call(1), call(2),
+            map({ 'data: ' . $text->($_) . "\n\n" } 1, 2), @SSE);
+    }
+}
+released('an error inside a member that is no result', '/held/x',
+    answer('{"jsonrpc":"2.0","id":1,"x":{"result":1},"error":{"code":1,"result":1}}'));
 
 # ---- without it -----------------------------------------------------------
 

@@ -14,6 +14,8 @@ enum class body_kind : char {
     json = 'j',
     form = 'f',
     multipart = 'm',
+    call =
+        'c', /* of JSON-RPC: bytes, in fields, without what does not count */
 };
 
 

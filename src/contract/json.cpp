@@ -43,43 +43,16 @@ canonical_json(json_parser &parser, std::string_view body,
                const json_rules &rules, hasher &hash)
 {
     json_workspace *space = parser.workspace();
-    json_search nothing;
 
     if (space == nullptr) {
         return json_result::no_memory;
     }
 
-    json_result result = read_json(*space, body, rules, nothing);
+    json_result result = read_json(*space, body, rules);
 
     if (result == json_result::ok) {
         hash_json(*space, hash);
     }
-
-    parser.trim();
-    return result;
-}
-
-
-json_result
-find_json_members(json_parser &parser, std::string_view body,
-                  std::span<const std::string_view> names,
-                  std::span<json_extent> values)
-{
-    json_workspace *space = parser.workspace();
-    json_search search;
-
-    if (space == nullptr) {
-        return json_result::no_memory;
-    }
-
-    for (json_extent &value : values) {
-        value = {};
-    }
-
-    search.names = names;
-    search.values = values;
-
-    json_result result = read_json(*space, body, json_rules{}, search);
 
     parser.trim();
     return result;

@@ -117,13 +117,4 @@ struct json_extent {
     std::size_t size = 0;
 };
 
-
-/*
- * Where the values of some members of the outermost object are, as they are
- * spelled.  not_json also if the document is valid, but no object.
- */
-json_result find_json_members(json_parser &parser, std::string_view body,
-                              std::span<const std::string_view> names,
-                              std::span<json_extent> values);
-
 }

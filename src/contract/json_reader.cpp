@@ -12,7 +12,7 @@ inline std::uint64_t prefix_of(const char *name, std::size_t size);
 
 json_result
 read_json(json_workspace &space, std::string_view body,
-          const json_rules &rules, json_search &search)
+          const json_rules &rules)
 {
     json_tokens tokens;
 
@@ -27,7 +27,7 @@ read_json(json_workspace &space, std::string_view body,
         return scanned;
     }
 
-    return json_reader(space, tokens, rules, search).document();
+    return json_reader(space, tokens, rules).document();
 }
 
 
@@ -44,9 +44,7 @@ json_reader::document()
         return result_;
     }
 
-    if ((rules_.jsonrpc && token(c) == '[')
-        || (!search_.names.empty() && token(c) != '{'))
-    {
+    if (rules_.jsonrpc && token(c) == '[') {
         return json_result::not_json;
     }
 

@@ -43,9 +43,9 @@ struct json_cursor {
 class json_reader {
 public:
     json_reader(json_workspace &space, const json_tokens &tokens,
-                const json_rules &rules, json_search &search)
+                const json_rules &rules)
         : space_(space), text_(tokens.text), tokens_(tokens.begin),
-          count_(tokens.count), rules_(rules), search_(search)
+          count_(tokens.count), rules_(rules)
     {}
 
     json_result document();
@@ -78,7 +78,6 @@ private:
     json_position root() const;
     json_position step(const json_position &from, std::string_view name,
                        unsigned depth) const;
-    json_extent *wanted(std::string_view name) const;
 
     template <typename Member>
     cursor read_object(cursor c, unsigned depth, Member read_member);
@@ -155,7 +154,6 @@ private:
     char *form_ = nullptr;
     char *limit_ = nullptr;
     const json_rules &rules_;
-    json_search &search_;
     json_result result_ = json_result::not_json;
 };
 

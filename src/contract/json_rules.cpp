@@ -72,9 +72,7 @@ json_cursor
 json_reader::value_by_rules(cursor c, const json_position &where,
                             unsigned depth, bool &counts)
 {
-    bool by_name = where.params
-                   || (depth == 0
-                       && (rules_.jsonrpc || !search_.names.empty()));
+    bool by_name = where.params || (depth == 0 && rules_.jsonrpc);
 
     if (!where.whole || where.exclude != 0 || by_name) {
         if (take(c, '{')) {
@@ -119,22 +117,14 @@ json_reader::member_by_rules(cursor c, const json_position &where,
 {
     std::string_view name = string_in_form(form_ + space_.members.back().at);
     json_position to = step(where, name, depth);
-    json_extent *extent = depth == 1 ? wanted(name) : nullptr;
     std::uint32_t objects = space_.objects.size();
     std::uint32_t segments = space_.segments.size();
     std::uint32_t start = offset(c);
-    std::uint32_t begin = tokens_[c.next];
 
     c = child(c, to, depth, counts);
 
     if (c.failed()) {
         return c;
-    }
-
-    if (extent != nullptr) {
-        auto end = static_cast<std::size_t>(end_of_token(c) - text_);
-
-        *extent = {begin, end - begin};
     }
 
     if (!counts) {
@@ -146,20 +136,6 @@ json_reader::member_by_rules(cursor c, const json_position &where,
     }
 
     return c;
-}
-
-
-/* Where to note the extent of this member; null: nobody asked. */
-json_extent *
-json_reader::wanted(std::string_view name) const
-{
-    for (std::size_t i = 0; i < search_.names.size(); i++) {
-        if (search_.names[i] == name) {
-            return &search_.values[i];
-        }
-    }
-
-    return nullptr;
 }
 
 

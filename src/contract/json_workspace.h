@@ -68,16 +68,9 @@ struct json_workspace {
 };
 
 
-/* What is found beside the form. */
-struct json_search {
-    std::span<const std::string_view> names; /* in the outermost object */
-    std::span<json_extent> values;
-};
-
-
 /* Reads a body into the workspace. */
 json_result read_json(json_workspace &space, std::string_view body,
-                      const json_rules &rules, json_search &search);
+                      const json_rules &rules);
 
 /*
  * Ends an object, from its first member on, at this place in the form, which

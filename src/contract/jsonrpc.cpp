@@ -7,7 +7,22 @@ namespace idempotency {
 
 namespace {
 
-std::string_view spelling_of(std::string_view body, const json_extent &extent);
+using result = json_target::result;
+using segment = std::string_view;
+
+constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+constexpr std::array<segment, 1> version_path = {"jsonrpc"};
+constexpr std::array<segment, 1> id_path = {"id"};
+constexpr std::array<segment, 1> method_path = {"method"};
+constexpr std::array<segment, 1> result_path = {"result"};
+constexpr std::array<segment, 1> error_path = {"error"};
+constexpr std::array<segment, 2> meta_path = {"params", "_meta"};
+constexpr std::size_t longest_segment = version_path[0].size();
+
+bool find_all(std::string_view body, std::span<json_target> targets);
+json_target target_at(std::span<const segment> path);
+json_extent place_of(const json_target &target);
+std::string_view spelling_of(std::string_view body, const json_target &target);
 bool is_batch(std::string_view body);
 bool is_id(std::string_view spelling);
 bool is_mcp_method(std::string_view method);
@@ -17,50 +32,59 @@ bool data_of(std::string_view line, std::string_view &data);
 }
 
 
-bool
-read_jsonrpc_request(json_parser &parser, std::string_view body,
-                     jsonrpc_request &request)
+jsonrpc_request
+read_jsonrpc_request(std::string_view body)
 {
-    enum { version, id, method };
+    enum { version, id, method, meta };
 
-    static constexpr std::array<std::string_view, 3> names = {"jsonrpc", "id",
-                                                              "method"};
-    std::array<json_extent, 3> values;
-
-    request = {};
+    std::array targets = {target_at(version_path), target_at(id_path),
+                          target_at(method_path), target_at(meta_path)};
+    jsonrpc_request request;
 
     if (is_batch(body)) {
         request.call = true;
-        return true;
+        return request;
     }
 
-    if (find_json_members(parser, body, names, values) != json_result::ok) {
-        return false;
+    if (!find_all(body, targets)) {
+        return request;
     }
 
-    request.call = spelling_of(body, values[version]) == "\"2.0\"";
+    request.call = spelling_of(body, targets[version]) == "\"2.0\"";
     request.mcp = request.call
-                  && is_mcp_method(spelling_of(body, values[method]));
+                  && is_mcp_method(spelling_of(body, targets[method]));
 
-    if (is_id(spelling_of(body, values[id]))) {
-        request.id = spelling_of(body, values[id]);
+    if (is_id(spelling_of(body, targets[id]))) {
+        request.id = spelling_of(body, targets[id]);
     }
 
-    return true;
+    if (request.call) {
+        auto &[first, second] = request.not_compared;
+
+        first = place_of(targets[id]);
+        second = request.mcp ? place_of(targets[meta]) : json_extent();
+
+        if (second.at < first.at) {
+            std::swap(first, second);
+        }
+    }
+
+    return request;
 }
 
 
 bool
-read_jsonrpc_answer(json_parser &parser, std::string_view body,
-                    jsonrpc_answer &answer)
+read_jsonrpc_answer(std::string_view body, jsonrpc_answer &answer)
 {
-    enum { version, id, result, error };
+    enum { version, id, value, error };
 
-    static constexpr std::array<std::string_view, 4> names = {
-        "jsonrpc", "id", "result", "error"};
-    std::array<json_extent, 4> values;
+    std::array targets = {target_at(version_path), target_at(id_path),
+                          target_at(result_path), target_at(error_path)};
 
-    if (find_json_members(parser, body, names, values) != json_result::ok) {
+    if (!find_all(body, targets)
+        || spelling_of(body, targets[version]) != "\"2.0\""
+        || targets[id].found == result::repeated)
+    {
         return false;
     }
 
@@ -69,33 +93,30 @@ read_jsonrpc_answer(json_parser &parser, std::string_view body,
      * be replaced.  A null error is how older versions spell none.
      */
 
-    std::string_view failure = spelling_of(body, values[error]);
+    bool has_result = targets[value].found != result::absent;
+    bool has_error = targets[error].found != result::absent
+                     && spelling_of(body, targets[error]) != "null";
 
-    answer = {};
-    answer.error = !failure.empty() && failure != "null";
-
-    if (spelling_of(body, values[version]) != "\"2.0\""
-        || (values[result].size == 0 && !answer.error))
-    {
+    if (!has_result && !has_error) {
         return false;
     }
 
-    if (values[id].size != 0) {
-        answer.has_id = true;
-        answer.id_at = values[id].at;
-        answer.id_size = values[id].size;
-    }
+    /* An answer that contradicts itself may have been executed. */
+    answer = {};
+    answer.error = !has_result && targets[error].found == result::found;
+    answer.has_id = targets[id].found == result::found;
+    answer.id_at = targets[id].place.at;
+    answer.id_size = targets[id].place.size;
 
     return true;
 }
 
 
-jsonrpc_events::jsonrpc_events(json_parser &parser, std::string_view body,
-                               std::span<char> room)
-    : parser_(parser), body_(body), rest_(body), room_(room)
+jsonrpc_events::jsonrpc_events(std::string_view body, std::span<char> room)
+    : body_(body), rest_(body), room_(room)
 {
-    if (rest_.starts_with("\xef\xbb\xbf")) {
-        rest_.remove_prefix(3);
+    if (rest_.starts_with(byte_order_mark)) {
+        rest_.remove_prefix(byte_order_mark.size());
     }
 }
 
@@ -107,7 +128,7 @@ jsonrpc_events::next(jsonrpc_answer &answer)
     std::string_view data;
 
     while (next_message(lines, data)) {
-        if (!data.empty() && read_jsonrpc_answer(parser_, data, answer)) {
+        if (!data.empty() && read_jsonrpc_answer(data, answer)) {
             if (answer.has_id) {
                 answer.id_at = place_of(lines, answer.id_at);
             }
@@ -173,16 +194,54 @@ jsonrpc_events::place_of(std::string_view lines, std::size_t at) const
 
 namespace {
 
-std::string_view
-spelling_of(std::string_view body, const json_extent &extent)
+/* False: the text is not complete. */
+bool
+find_all(std::string_view body, std::span<json_target> targets)
 {
-    return body.substr(extent.at, extent.size);
+    std::array<char, json_finder::room_for(longest_segment)> room;
+    json_finder finder(targets, room);
+
+    finder.feed(body);
+
+    return finder.finish() == json_text::complete;
+}
+
+
+json_target
+target_at(std::span<const segment> path)
+{
+    json_target target;
+
+    target.pointer = {path};
+
+    return target;
+}
+
+
+/* Of no size: it was not found, or twice. */
+json_extent
+place_of(const json_target &target)
+{
+    return target.found == result::found ? target.place : json_extent();
+}
+
+
+std::string_view
+spelling_of(std::string_view body, const json_target &target)
+{
+    json_extent place = place_of(target);
+
+    return body.substr(place.at, place.size);
 }
 
 
 bool
 is_batch(std::string_view body)
 {
+    if (body.starts_with(byte_order_mark)) {
+        body.remove_prefix(byte_order_mark.size());
+    }
+
     std::size_t first = body.find_first_not_of(" \t\r\n");
 
     return first != body.npos && body[first] == '[';

@@ -18,6 +18,7 @@ fingerprint_result finish_hash(context &ctx);
 meaning hash_meaning(context &ctx, std::string_view text);
 meaning hash_form(context &ctx, std::string_view text);
 meaning hash_json(context &ctx, std::string_view text);
+void hash_bytes(context &ctx, std::string_view text);
 
 json_parser *parser;
 
@@ -202,10 +203,7 @@ finish_memory(context &ctx)
 
         case meaning::hashed: break;
 
-        case meaning::not_of_its_type:
-            start_hash(ctx, body_kind::raw);
-            body.hash.bytes(text.data(), text.size());
-            break;
+        case meaning::not_of_its_type: hash_bytes(ctx, text); break;
 
         case meaning::failed: return fingerprint_result::failed;
         }
@@ -291,6 +289,35 @@ hash_json(context &ctx, std::string_view text)
     case json_result::not_json: return meaning::not_of_its_type;
     default: return meaning::failed;
     }
+}
+
+
+/*
+ * A body without a canonical form.  If it is a call of JSON-RPC it is the same
+ * call whatever its id.
+ */
+void
+hash_bytes(context &ctx, std::string_view text)
+{
+    const auto &not_compared = ctx.jsonrpc.not_compared;
+    hasher &hash = ctx.body.hash;
+
+    if (not_compared.back().size == 0) {
+        start_hash(ctx, body_kind::raw);
+        hash.bytes(text.data(), text.size());
+        return;
+    }
+
+    std::size_t done = 0;
+
+    start_hash(ctx, body_kind::call);
+
+    for (const json_extent &part : not_compared) {
+        hash.field(text.substr(done, part.at - done));
+        done = part.at + part.size;
+    }
+
+    hash.field(text.substr(done));
 }
 
 }

@@ -20,6 +20,7 @@ enum class not_kept : std::uint8_t {
     subrequest_output,
     discarded, /* the application asked for that */
     elsewhere, /* a location admitted the run where no retry can be led */
+    encoded,   /* a retry of this JSON-RPC call could not get its own id */
     no_memory,
 };
 
@@ -39,6 +40,7 @@ struct capture_state {
     bool bodiless;   /* nginx sends no body, whatever is written */
     bool whole;      /* the last buffer was seen */
     bool cut_off;    /* and yet the document in it has not ended */
+    bool encoded;    /* by the application; only known with JSON-RPC */
     unsigned status; /* as the client gets it */
     off_t content_length;
     off_t size;

@@ -311,6 +311,10 @@ response_to_keep(context &ctx)
         return no_content(ctx);
     }
 
+    if (hides_its_id(ctx)) {
+        not_to_keep(ctx, not_kept::encoded);
+    }
+
     return is_kept(capture) ? assemble(ctx) : std::span<piece>();
 }
 

@@ -11,12 +11,11 @@ namespace idempotency {
 
 namespace {
 
-/* Bytes to be parsed, with the room behind them that the parser needs. */
+/* Memory for a while; no data: there is none. */
 class scratch {
 public:
     scratch(std::size_t size, ngx_log_t *log)
-        : bytes_(static_cast<char *>(ngx_alloc(size + json_padding, log))),
-          size_(size)
+        : bytes_(static_cast<char *>(ngx_alloc(size + 1, log))), size_(size)
     {}
 
     ~scratch()
@@ -31,7 +30,7 @@ public:
 
     char *data() { return bytes_; }
     std::string_view text() const { return {bytes_, size_}; }
-    std::span<char> room() { return {bytes_, size_ + json_padding}; }
+    std::span<char> room() { return {bytes_, size_}; }
 
 private:
     char *bytes_;
@@ -47,15 +46,15 @@ public:
     bool next(jsonrpc_answer &answer);
 
 private:
-    json_parser *parser_;
+    std::string_view body_;
     bool done_ = false;
-    scratch copy_;
+    std::optional<scratch> room_;
     std::optional<jsonrpc_events> events_;
 };
 
 
 std::string_view captured(context &ctx);
-bool is_plain(const context &ctx);
+bool is_plain(ngx_http_request_t *r);
 std::string_view first_id(const context &ctx, std::string_view body);
 ngx_chain_t **add_buf(ngx_pool_t *pool, ngx_chain_t **last,
                       std::string_view bytes);
@@ -69,19 +68,11 @@ bool copy_body(ngx_http_request_t *r, char *out);
 bool
 look_for_call(context &ctx, std::string_view body)
 {
-    json_parser *parser = worker_json_parser();
-    jsonrpc_request request;
-
-    if (parser == nullptr) {
-        return false;
-    }
-
-    if (!read_jsonrpc_request(*parser, body, request)) {
-        return true;
-    }
+    jsonrpc_request request = read_jsonrpc_request(body);
 
     ctx.jsonrpc.call = request.call;
     ctx.jsonrpc.mcp = request.mcp;
+    ctx.jsonrpc.not_compared = request.not_compared;
 
     /* It must outlast the body. */
     ngx_str_t id = str(request.id);
@@ -93,12 +84,27 @@ look_for_call(context &ctx, std::string_view body)
 }
 
 
+void
+note_encoding(context &ctx)
+{
+    ctx.capture.encoded = ctx.conf->jsonrpc && !is_plain(ctx.request);
+}
+
+
+bool
+hides_its_id(const context &ctx)
+{
+    return ctx.capture.encoded && ctx.capture.size != 0
+           && ctx.jsonrpc.id.len != 0;
+}
+
+
 /* Errors say that nothing was done. */
 bool
 is_jsonrpc_error(context &ctx)
 {
     if (!ctx.conf->jsonrpc || !is_kept(ctx.capture) || !ctx.body.json
-        || !is_plain(ctx))
+        || ctx.capture.encoded)
     {
         return false;
     }
@@ -127,7 +133,7 @@ with_own_id(context &ctx, std::span<const std::uint8_t> bytes)
                           bytes.size());
     std::string_view own = view(ctx.jsonrpc.id);
 
-    if (!ctx.conf->jsonrpc || own.empty() || !is_plain(ctx)) {
+    if (!ctx.conf->jsonrpc || own.empty() || !is_plain(ctx.request)) {
         return nullptr;
     }
 
@@ -207,18 +213,19 @@ jsonrpc_error(context &ctx, std::string_view message, const ngx_str_t &problem)
 
 namespace {
 
-answers::answers(const context &ctx, std::string_view body)
-    : parser_(worker_json_parser()),
-      copy_(body.size(), ctx.request->connection->log)
+answers::answers(const context &ctx, std::string_view body) : body_(body)
 {
-    if (parser_ == nullptr || copy_.data() == nullptr) {
-        done_ = true;
+    if (!is_event_stream(view(ctx.request->headers_out.content_type))) {
+        return;
+    }
 
-    } else if (is_event_stream(view(ctx.request->headers_out.content_type))) {
-        events_.emplace(*parser_, body, copy_.room());
+    room_.emplace(body.size(), ctx.request->connection->log);
+
+    if (room_->data() != nullptr) {
+        events_.emplace(body, room_->room());
 
     } else {
-        std::copy(body.begin(), body.end(), copy_.data());
+        done_ = true;
     }
 }
 
@@ -236,7 +243,7 @@ answers::next(jsonrpc_answer &answer)
 
     done_ = true;
 
-    return read_jsonrpc_answer(*parser_, copy_.text(), answer);
+    return read_jsonrpc_answer(body_, answer);
 }
 
 
@@ -263,9 +270,16 @@ captured(context &ctx)
 
 /* Whatever is encoded is passed as it is. */
 bool
-is_plain(const context &ctx)
+is_plain(ngx_http_request_t *r)
 {
-    return ctx.request->headers_out.content_encoding == nullptr;
+    bool plain = true;
+
+    each_field(r->headers_out.headers, [&](ngx_table_elt_t &h) {
+        plain &= h.hash == 0 || !same_name(view(h.key), "content-encoding")
+                 || same_name(view(h.value), "identity");
+    });
+
+    return plain;
 }
 
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include "contract/json.h"
 #include "ngx.h"
 
+#include <array>
 #include <cstdint>
 
 namespace idempotency {
@@ -14,17 +16,24 @@ struct jsonrpc_state {
     bool call; /* it is JSON-RPC */
     bool mcp;
     ngx_str_t id; /* as the client spelled it; empty: none */
+    std::array<json_extent, 2> not_compared; /* in the body, in their order */
 
     /* Called when the body is there that a refusal waits for. */
     void (*then)(context &ctx);
 };
 
 
-/*
- * Reads what the body says of itself.  It is followed by json_padding.
- * False: no memory.
- */
+/* Reads what the body says of itself.  False: no memory. */
 bool look_for_call(context &ctx, std::string_view body);
+
+/* Looks at the header of a response, before any filter has changed it. */
+void note_encoding(context &ctx);
+
+/*
+ * The response to a call is encoded: its id cannot be read, and a retry could
+ * not get its own.
+ */
+bool hides_its_id(const context &ctx);
 
 /* Whether the captured response is a JSON-RPC error. */
 bool is_jsonrpc_error(context &ctx);

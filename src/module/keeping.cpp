@@ -2,6 +2,7 @@
 
 #include "contract/record.h"
 #include "module/context.h"
+#include "module/jsonrpc.h"
 
 namespace idempotency {
 
@@ -21,6 +22,8 @@ constexpr const char *reasons[] = {
     "the application asked to discard it",
     ("its content handler sent the request on more than once, or to a "
      "location that answered before access control had ended"),
+    ("it has a Content-Encoding, so a retry could not get its own JSON-RPC "
+     "id; use \"proxy_set_header Accept-Encoding ''\""),
     "there was no memory for it",
 };
 
@@ -54,6 +57,8 @@ keep_header(context &ctx)
     if (!has_known_place(ctx)) {
         not_to_keep(ctx, not_kept::elsewhere);
     }
+
+    note_encoding(ctx);
 
     return encode_summary(ctx) && encode_header(ctx);
 }

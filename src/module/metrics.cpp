@@ -177,9 +177,9 @@ std::string_view
 not_kept_at(std::size_t place)
 {
     static constexpr std::string_view words[] = {
-        "store_full",    "too_large",  "in_file",
-        "not_encodable", "incomplete", "subrequest_output",
-        "discarded",     "elsewhere",  "no_memory"};
+        "store_full", "too_large",         "in_file",   "not_encodable",
+        "incomplete", "subrequest_output", "discarded", "elsewhere",
+        "encoded",    "no_memory"};
 
     static_assert(std::size(words)
                   == static_cast<std::size_t>(not_kept::no_memory) + 1);

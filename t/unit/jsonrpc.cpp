@@ -33,6 +33,8 @@ TEST_CASE("jsonrpc: the id of a request", "[jsonrpc]")
         {R"({"id":[1]})", nullptr},
         {R"({"id":{}})", nullptr},
         {R"({"id":1,"id":1})", nullptr},
+        {R"({"id":1,"a":"\ud83d","b":{"x":1,"x":2}})", "1"},
+        {"\xef\xbb\xbf{\"id\":1}", "1"},
         {R"([{"id":1}])", nullptr},
         {R"({"id":1)", nullptr},
         {R"({})", nullptr},
@@ -40,14 +42,14 @@ TEST_CASE("jsonrpc: the id of a request", "[jsonrpc]")
         {R"()", nullptr},
         {R"("id")", nullptr},
     };
-    json_parser parser;
 
     for (const auto &row : rows) {
         json_body body(row.body);
-        jsonrpc_request request;
 
         INFO(row.body);
-        read_jsonrpc_request(parser, body.view(), request);
+
+        jsonrpc_request request = read_jsonrpc_request(body.view());
+
         CHECK(request.id == (row.id != nullptr ? row.id : ""));
     }
 }
@@ -74,6 +76,23 @@ TEST_CASE("jsonrpc: answers", "[jsonrpc]")
          "1"},
         {R"({"jsonrpc":"2.0","id":1,"result":{"error":1,"id":2}})", true,
          false, "1"},
+        {R"({"jsonrpc":"2.0","id":1,"result":"cut \ud83d"})", true, false,
+         "1"},
+        {R"({"jsonrpc":"2.0","id":1,"error":"cut \ud83d"})", true, true, "1"},
+        {R"({"jsonrpc":"2.0","id":1,"error":{},"x":1,"x":2})", true, true,
+         "1"},
+        {R"({"jsonrpc":"2.0","id":1,"error":{},"result":null})", true, false,
+         "1"},
+        {R"({"jsonrpc":"2.0","id":1,"result":1,"error":{}})", true, false,
+         "1"},
+        {R"({"jsonrpc":"2.0","id":1,"error":{},"error":{}})", true, false,
+         "1"},
+        {R"({"jsonrpc":"2.0","id":1,"result":1,"result":1})", true, false,
+         "1"},
+        {R"({"jsonrpc":"2.0","jsonrpc":"2.0","id":1,"error":{}})", false,
+         false, nullptr},
+        {R"({"jsonrpc":"2.0","id":1,"id":1,"error":{}})", false, false,
+         nullptr},
         {R"({"jsonrpc":"2.0","id":1,"error":null})", false, false, nullptr},
         {R"({"jsonrpc":"2.0","id":1,"method":"m"})", false, false, nullptr},
         {R"({"jsonrpc":"1.0","id":1,"result":1})", false, false, nullptr},
@@ -86,15 +105,13 @@ TEST_CASE("jsonrpc: answers", "[jsonrpc]")
          nullptr},
         {R"()", false, false, nullptr},
     };
-    json_parser parser;
 
     for (const auto &row : rows) {
         json_body body(row.body);
         jsonrpc_answer answer;
 
         INFO(row.body);
-        REQUIRE(read_jsonrpc_answer(parser, body.view(), answer)
-                == row.is_answer);
+        REQUIRE(read_jsonrpc_answer(body.view(), answer) == row.is_answer);
 
         if (row.is_answer) {
             CHECK(answer.error == row.error);
@@ -124,16 +141,50 @@ TEST_CASE("jsonrpc: what a request is", "[jsonrpc]")
         {R"({"jsonrpc":"2.0")", false, false},
         {R"("2.0")", false, false},
     };
-    json_parser parser;
 
     for (const auto &row : rows) {
         json_body body(row.body);
-        jsonrpc_request request;
 
         INFO(row.body);
-        read_jsonrpc_request(parser, body.view(), request);
+
+        jsonrpc_request request = read_jsonrpc_request(body.view());
+
         CHECK(request.call == row.call);
         CHECK(request.mcp == row.mcp);
+    }
+}
+
+
+TEST_CASE("jsonrpc: what of a call is not compared", "[jsonrpc]")
+{
+    struct {
+        const char *body;
+        const char *first;
+        const char *second;
+    } rows[] = {
+        {R"({"jsonrpc":"2.0","id":1,"method":"a/b","params":{"_meta":[2]}})",
+         "1", "[2]"},
+        {R"({"params":{"_meta":[2]},"jsonrpc":"2.0","id":1,"method":"a/b"})",
+         "[2]", "1"},
+        {R"({"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":[2]}})", "",
+         "1"},
+        {R"({"jsonrpc":"2.0","method":"a/b","params":{"_meta":[2]}})", "",
+         "[2]"},
+        {R"({"jsonrpc":"2.0","id":1,"id":1,"method":"a/b"})", "", ""},
+        {R"({"id":1,"method":"a/b","params":{"_meta":[2]}})", "", ""},
+        {R"([{"jsonrpc":"2.0","id":1}])", "", ""},
+        {R"({"jsonrpc":"2.0","id":1)", "", ""},
+    };
+
+    for (const auto &row : rows) {
+        std::string_view body = row.body;
+
+        INFO(row.body);
+
+        auto parts = read_jsonrpc_request(body).not_compared;
+
+        CHECK(body.substr(parts[0].at, parts[0].size) == row.first);
+        CHECK(body.substr(parts[1].at, parts[1].size) == row.second);
     }
 }
 
@@ -144,9 +195,8 @@ namespace {
 std::vector<std::string>
 ids_in(std::string_view body)
 {
-    json_parser parser;
-    std::vector<char> room(body.size() + json_padding);
-    jsonrpc_events events(parser, body, room);
+    std::vector<char> room(body.size());
+    jsonrpc_events events(body, room);
     jsonrpc_answer answer;
     std::vector<std::string> ids;
 
