@@ -254,6 +254,30 @@ same('a form by the type with a charset', form('a=1&b=2'),
     form('b=2&a=1', type => 'Application/X-WWW-Form-URLencoded; charset=utf-8'));
 
 differ('repeated names in another order', map { form($_) } 'a=1&a=2', 'a=2&a=1', 'a=1', 'a=1&a=1');
+same('lists in their order', map { form($_) } 'a[]=1&b[x]=2&a[]=3', 'b[x]=2&a[]=1&a[]=3',
+    'a%5B%5D=1&a[]=3&b%5Bx%5D=2');
+
+# Names that applications put together: what they make of them is in the order.
+my @TOGETHER = (
+    ['PHP: a list with and without an index', [['a[0]', 'x'], ['a[]', 'y']]],
+    ['Rails: a list of objects', [['items[][name]', 'A'], ['items[][price]', 1], ['items[][name]', 'B']]],
+    ['PHP: a dot and an underscore', [['a.b', 1], ['a_b', 2]]],
+    ['PHP: a space and an underscore', [['a b', 1], ['a_b', 2]]],
+    ['upper and lower case', [['Amount', 1], ['amount', 2]]],
+    ['a value and a list', [['a', 1], ['a[]', 2]]],
+);
+
+for my $case (@TOGETHER) {
+    my ($what, $pairs) = @$case;
+    my ($first, @rest) = @$pairs;
+    for my $other ([@rest, $first], [@rest[0 .. $#rest - 1], $first, $rest[-1]]) {
+        next if "@{ $other->[0] }" eq "@$first";
+        differ("$what: another order", map { form(join '&', map { $_->[0] =~ tr/ /+/r . "=$_->[1]" } @$_) }
+            $pairs, $other);
+        differ("$what: another order of parts", map { multipart('x', [map { field(@$_) } @$_]) } $pairs, $other);
+    }
+}
+
 differ('values that moved', map { form($_) } 'a=1&b=2', 'a=2&b=1', 'a=1%26b=2',
     'a%3D1=&b=2');
 differ('a plus', map { form($_) } 'a=1%2B1', 'a=1+1', 'a=11');

@@ -33,6 +33,8 @@ std::size_t count_pieces(std::string_view body);
 bool decode_body(std::string_view body, char *out, std::span<pair> pairs);
 bool decode_pair(std::string_view piece, char *out, pair &decoded);
 char *decode(std::string_view text, char *out);
+int compare_roots(std::string_view a, std::string_view b);
+int root_char(std::string_view name, std::size_t i);
 void add_sorted(std::span<pair> pairs, const char *text, hasher &hash);
 
 }
@@ -175,6 +177,36 @@ decode(std::string_view text, char *out)
 }
 
 
+/* Negative, zero or positive: a's root is before, the same as or behind b's.
+ */
+int
+compare_roots(std::string_view a, std::string_view b)
+{
+    for (std::size_t i = 0; /* void */; i++) {
+        int of_a = root_char(a, i);
+        int of_b = root_char(b, i);
+
+        if (of_a != of_b || of_a < 0) {
+            return of_a - of_b;
+        }
+    }
+}
+
+
+/* A byte of the root of a name; negative: the root has ended before. */
+int
+root_char(std::string_view name, std::size_t i)
+{
+    if (i == name.size() || name[i] == '[') {
+        return -1;
+    }
+
+    char c = name[i] == '.' || name[i] == ' ' ? '_' : to_lower(name[i]);
+
+    return static_cast<unsigned char>(c);
+}
+
+
 void
 add_sorted(std::span<pair> pairs, const char *text, hasher &hash)
 {
@@ -184,7 +216,7 @@ add_sorted(std::span<pair> pairs, const char *text, hasher &hash)
 
     /* Std::stable_sort() would allocate once more. */
     std::sort(pairs.begin(), pairs.end(), [&](const pair &a, const pair &b) {
-        int order = name(a).compare(name(b));
+        int order = compare_roots(name(a), name(b));
 
         return order != 0 ? order < 0 : a.at < b.at;
     });

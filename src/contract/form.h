@@ -17,10 +17,16 @@ enum class form_result {
 
 /*
  * Adds a body of application/x-www-form-urlencoded to the hash by what it
- * means: its pairs of name and value, decoded, sorted by name; those of one
- * name keep their order.  Names and values are bytes, of whatever charset.
- * As everywhere on the web, empty pieces between two '&' are none, and "a" is
- * "a=".
+ * means: its pairs of name and value, decoded, sorted by the root of the name;
+ * those of one root keep their order.  Names and values are bytes, of whatever
+ * charset.  As everywhere on the web, empty pieces between two '&' are none,
+ * and "a" is "a=".
+ *
+ * The root of a name is what is before its first '[', in lower case, with '_'
+ * for '.' and ' '.  Applications make one list or one variable of names of one
+ * root: PHP of "a[]" and "a[0]", of "a.b" and "a_b", Rails of
+ * "items[][name]" and "items[][price]", and of "Amount" and "amount" those
+ * that do not look at the case.  Then the order tells what they mean.
  *
  * Not a form: more than max_form_pairs pairs, an escape that is none, and a
  * ';' in the clear.  No serializer

@@ -69,6 +69,21 @@ unescape(std::string_view text, std::string &out)
 }
 
 
+std::string
+root_of(std::string name)
+{
+    std::string root = name.substr(0, name.find('['));
+
+    for (char &c : root) {
+        c = c == '.' || c == ' '   ? '_'
+            : c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20)
+                                   : c;
+    }
+
+    return root;
+}
+
+
 /* The same once more, as simple as can be. */
 std::optional<pairs>
 parse(std::string_view body)
@@ -97,9 +112,10 @@ parse(std::string_view body)
         found.emplace_back(name, value);
     }
 
-    std::stable_sort(
-        found.begin(), found.end(),
-        [](const auto &a, const auto &b) { return a.first < b.first; });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto &a, const auto &b) {
+                         return root_of(a.first) < root_of(b.first);
+                     });
     return found;
 }
 
@@ -139,7 +155,7 @@ escaped(std::string_view text)
 }
 
 
-/* Those of one name in their order, the names from the last to the first. */
+/* Those of one root in their order, the roots from the last to the first. */
 std::string
 serialized_backwards(const pairs &form)
 {
@@ -147,7 +163,7 @@ serialized_backwards(const pairs &form)
 
     for (auto end = form.end(); end != form.begin();) {
         auto begin = std::find_if(form.begin(), end, [&](const auto &p) {
-            return p.first == (end - 1)->first;
+            return root_of(p.first) == root_of((end - 1)->first);
         });
 
         for (auto p = begin; p != end; p++) {
