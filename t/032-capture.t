@@ -7,7 +7,7 @@ use IO::Select;
 use Test::More;
 use Http2;
 use Keyed;
-use Ledger;
+use Ledger qw(:DEFAULT escape);
 use Nginx;
 
 my $ng = Nginx->start(http => <<'CONF');
@@ -472,6 +472,46 @@ claim 'a trailers-only answer has its status in the header' => sub {
 claim 'a gRPC service that dies leaves the outcome unknown' => sub {
     is(call(0, 'die=before')->{status}, 502, 'the client gets 502');
     is(grpc_status(call()), 9, 'the retry is refused');
+    is(executions(), 1, 'executions');
+};
+
+# ---- gRPC-Web -------------------------------------------------------------
+
+sub web ($type, @status) {
+    my @headers = map {"&h=grpc-status:$_"} @status;
+    return write_to('/held', do => join '', 'status=200&body=reply&type=' . escape($type), @headers);
+}
+
+for my $type ('application/grpc-web', 'application/grpc-web+proto', 'application/grpc-web-text',
+    'application/grpc-web-text+proto', 'Application/gRPC-Web; charset=utf-8') {
+    claim "$type, status 14 in the header releases the key" => sub {
+        is(web($type, 14)->{status}, 200, 'the client gets it');
+        my $second = web($type, 0);
+        is($second->{status}, 200, 'the retry is run');
+        is_replay(web($type, 14), $second);
+        is(executions(), 2, 'executions');
+    };
+    claim "$type, status 4 in the header leaves the outcome unknown" => sub {
+        web($type, 4);
+        is(said(web($type), number => 0), '409 outcome_unknown', 'the retry is refused');
+        is(executions(), 1, 'executions');
+    };
+    claim "$type, without the header the status of HTTP counts" => sub {
+        my $first = web($type);
+        is_replay(web($type, 14), $first);
+        is(executions(), 1, 'executions');
+    };
+}
+
+claim 'gRPC-Web, a header that is no number leaves the outcome unknown' => sub {
+    web('application/grpc-web', 'x');
+    is(said(web('application/grpc-web'), number => 0), '409 outcome_unknown', 'the retry is refused');
+    is(executions(), 1, 'executions');
+};
+
+claim 'a grpc-status of another type means nothing' => sub {
+    my $first = web('application/json', 14);
+    is_replay(web('application/json'), $first);
     is(executions(), 1, 'executions');
 };
 

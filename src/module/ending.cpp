@@ -20,7 +20,7 @@ constexpr const char *ending_names[] = {"released", "unknown", "completed",
                                         "not kept"};
 
 evidence evidence_of_response(context &ctx, bool whole);
-int grpc_status(ngx_http_request_t *r);
+void look_for_grpc_status(ngx_http_request_t *r, evidence &seen);
 void decide_outcome(context &ctx, const evidence &seen);
 void log_ending(const context &ctx, const evidence &seen);
 void store_outcome(context &ctx);
@@ -150,8 +150,7 @@ evidence_of_response(context &ctx, bool whole)
 
     /* A page that dresses an answer has no say in what it means. */
     if (ctx.capture.own_answer) {
-        seen.grpc = is_grpc_type(view(ctx.request->headers_out.content_type));
-        seen.grpc_status = seen.grpc ? grpc_status(ctx.request) : -1;
+        look_for_grpc_status(ctx.request, seen);
         seen.rpc_error = is_jsonrpc_error(ctx);
     }
 
@@ -159,23 +158,31 @@ evidence_of_response(context &ctx, bool whole)
 }
 
 
-/* -1: none was given. */
-int
-grpc_status(ngx_http_request_t *r)
+/*
+ * Every response of gRPC has a status.  gRPC-Web has it in the header of a
+ * response without messages; otherwise it is in the body, which is not read.
+ */
+void
+look_for_grpc_status(ngx_http_request_t *r, evidence &seen)
 {
-    int status = -1;
+    std::string_view type = view(r->headers_out.content_type);
+
+    seen.grpc = is_grpc_type(type);
+
+    if (!seen.grpc && !is_grpc_web_type(type)) {
+        return;
+    }
 
     auto look = [&](ngx_table_elt_t &h) {
         if (h.hash != 0 && same_name(view(h.key), "grpc-status")) {
             ngx_int_t n = ngx_atoi(h.value.data, h.value.len);
-            status = n == NGX_ERROR ? -1 : static_cast<int>(n);
+            seen.grpc_status = n == NGX_ERROR ? -1 : static_cast<int>(n);
+            seen.grpc = true;
         }
     };
 
     each_field(r->headers_out.headers, look);
     each_field(r->headers_out.trailers, look);
-
-    return status;
 }
 
 

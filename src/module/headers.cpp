@@ -20,7 +20,7 @@ find_header(ngx_http_request_t *r, const ngx_str_t &name, ngx_str_t &value)
 }
 
 
-/* Not application/grpc-web, which has no trailers of its own. */
+/* Not application/grpc-web, which has its trailers in its body. */
 bool
 is_grpc_type(std::string_view type)
 {
@@ -29,6 +29,16 @@ is_grpc_type(std::string_view type)
     return same_name(type.substr(0, grpc.size()), grpc)
            && (type.size() == grpc.size() || type[grpc.size()] == '+'
                || type[grpc.size()] == ';');
+}
+
+
+/* Also its forms: -text, +proto, -text+proto. */
+bool
+is_grpc_web_type(std::string_view type)
+{
+    constexpr std::string_view web = "application/grpc-web";
+
+    return same_name(type.substr(0, web.size()), web);
 }
 
 

@@ -9,6 +9,7 @@ unsigned find_header(ngx_http_request_t *r, const ngx_str_t &name,
                      ngx_str_t &value);
 
 bool is_grpc_type(std::string_view type);
+bool is_grpc_web_type(std::string_view type);
 bool is_event_stream(std::string_view type);
 
 }
