@@ -72,6 +72,12 @@ is_deeply([grep { my $other = $told{"$_->{execution} $_->{complete}"};
     $_->{ident} ne $other->{ident} || $_->{complete} && $_->{sha} ne $other->{sha} } @both], [],
     'they have the same digests');
 
+# Both send the same bodies with the same type.
+my %bodies;
+$bodies{ $_->{key} }{ $_->{body} } = 1 for @fast, @perl;
+is_deeply([map { $_->{key} } grep { ($_->{code} // '') eq 'key_reused' && keys %{ $bodies{ $_->{key} } } < 2 } @fast, @perl],
+    [], 'no key is refused as reused that was sent with one body only');
+
 # ---- the question at the end ----------------------------------------------
 
 my $list = $world->path('keys');

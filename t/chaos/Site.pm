@@ -68,7 +68,7 @@ sub port_of ($self, $instance, $proto, $via) {
 sub fast_arguments ($self) {
     my @routes = map {
         my $route = $ROUTES{$_};
-        (route => join ':', $_, @$route{qw(share unknown)}, $route->{local} ? 'local' : 'shared');
+        (route => join ':', $_, @$route{qw(share unknown)}, $route->{local} ? 'local' : 'shared', $route->{type} // '');
     } sort keys %ROUTES;
     my @instances = map { (instance => join ':', @{ $_->{port} }{qw(h1 h2 link_h1 link_h2)}) } $self->instances;
     return (@routes, @instances, store => $self->{store} eq 'redis' ? 'shared' : 'local',

@@ -15,7 +15,8 @@
  * for.  The history that it writes has the same fields.
  *
  *     clients --history FILE --name f1 --parent PID --store shared|local
- *         --route hold:18:hold:shared ... --instance H1:H2:LINK_H1:LINK_H2 ...
+ *         --route hold:18:hold:shared: ... --instance H1:H2:LINK_H1:LINK_H2
+ * ...
  *         --lease 1 --read-timeout 4 and either
  *
  *     --seed S --began T --until T --rate 1000    so many new keys a second

@@ -45,6 +45,10 @@ exchange::start(const key &what, const way &how, done whenever)
     line_.set("phase", how.phase);
     line_.set_time("t", now());
 
+    if (std::string type = what.type(); !type.empty()) {
+        request.headers.emplace_back("content-type", type);
+    }
+
     if (!how.http2) {
         request.headers.emplace_back("connection", "close");
     }

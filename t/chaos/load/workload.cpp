@@ -18,6 +18,11 @@ namespace {
  */
 constexpr double short_share = 0.7;
 
+/* As @ODD_BODIES in Workload.pm: how the last string of a body ends. */
+constexpr std::size_t odd_ends = 4;
+
+const char *odd_end(std::size_t number);
+
 }
 
 
@@ -25,19 +30,20 @@ void
 workload::add_route(const std::string &text)
 {
     std::istringstream words(text);
-    std::string name, share, unknown, where;
+    std::string name, share, unknown, where, type;
 
     std::getline(words, name, ':');
     std::getline(words, share, ':');
     std::getline(words, unknown, ':');
     std::getline(words, where, ':');
+    std::getline(words, type, ':');
 
     if (where.empty()) {
-        load::fail("not NAME:SHARE:UNKNOWN:WHERE: " + text);
+        load::fail("not NAME:SHARE:UNKNOWN:WHERE:TYPE: " + text);
     }
 
-    routes_.push_back(
-        {name, std::stoi(share), unknown == "release", where == "local"});
+    routes_.push_back({name, std::stoi(share), unknown == "release",
+                       where == "local", type});
 
     /* As in Workload.pm, sorted by name. */
     std::sort(routes_.begin(), routes_.end(),
@@ -93,9 +99,22 @@ workload::key_of(const std::string &name) const
 std::string
 key::body(bool is_right) const
 {
-    return "{\"order\":\"" + name + "\",\"kind\":\""
-           + (is_right ? "right" : "other") + "\",\"note\":\""
-           + std::string(dice("length " + name) % 3000, 'x') + "\"}";
+    std::string note(dice("length " + name) % 3000, 'x');
+
+    note.append(odd_end(dice("odd " + name) % (4 * odd_ends)));
+
+    return std::string(dice("mark " + name) % 20 ? "" : "\xEF\xBB\xBF")
+           + "{\"order\":\"" + name + "\",\"kind\":\""
+           + (is_right ? "right" : "other") + "\",\"note\":\"" + note + "}";
+}
+
+
+std::string
+key::type() const
+{
+    return !where.type.empty()        ? where.type
+           : dice("type " + name) % 2 ? "application/json"
+                                      : "";
 }
 
 
@@ -194,6 +213,28 @@ workload::any_of(std::initializer_list<const char *> list)
 {
     return list.begin()[static_cast<std::size_t>(
         random(static_cast<double>(list.size())))];
+}
+
+
+namespace {
+
+const char *
+odd_end(std::size_t number)
+{
+    switch (number) {
+
+    case 0: return " \\ud83d\"";
+
+    case 1: return "\",\"note\":\"twice\"";
+
+    case 2: return " \xFF\"";
+
+    case 3: return "\",\"sum\":1e9999999999999999999";
+
+    default: return "\"";
+    }
+}
+
 }
 
 }

@@ -14,9 +14,10 @@ namespace chaos {
 
 struct route {
     std::string name;
-    int share;     /* how many of all keys */
-    bool releases; /* an unknown outcome is released */
-    bool is_local; /* its records are in the memory of one nginx */
+    int share;        /* how many of all keys */
+    bool releases;    /* an unknown outcome is released */
+    bool is_local;    /* its records are in the memory of one nginx */
+    std::string type; /* of all requests; empty: it follows from the key */
 };
 
 
@@ -25,12 +26,16 @@ struct key {
     route where;
 
     std::string body(bool is_right) const;
+
+    /* Its Content-Type, if it has one. */
+    std::string type() const;
 };
 
 
 class workload {
 public:
-    /* Routes as NAME:SHARE:hold|release:shared|local. */
+    /* Routes as NAME:SHARE:hold|release:shared|local:TYPE, with the
+       Content-Type of all their requests or none. */
     void add_route(const std::string &text);
 
     /* In seconds. */
