@@ -93,8 +93,10 @@ usage: ./build.sh command
   fuzz [seconds]           fuzz with every program of t/fuzz, each for 60
                            seconds or as many as said
   fuzz --runs N            the same with N inputs each
-  model                    check the model of a failover in docs/model
-  model NAME               tell the story of one of its cases
+  model                    check the models of the Redis store in docs/model
+  model --quick            what holds and what does not hold today, but not the
+                           cases that take long
+  model NAME               the cases of one model, or the story of one case
   bench [--quick]          what a request costs, beside other gateways, in CPU
                            time: a table and a chart.  Quick: in a minute.
                            --rounds N --only NAME,NAME...
