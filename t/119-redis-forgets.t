@@ -176,6 +176,25 @@ subtest 'what ran in between has failed: the first run has its record again' => 
     finish($_) for $ng, $other;
 };
 
+# What the second left behind is of no attempt that came after the first.
+for my $mode ('hold', 'release') {
+    subtest "what ran in between is unknown: the answer of the first counts, $mode" => sub {
+        my $redis = RedisServer->start;
+        my ($ng, $other) = two_nginx($redis, params => $PARAMS,
+            lines => "idempotency_lease 60s; idempotency_unknown_outcome $mode;");
+        my $key = "unknown-$mode";
+        my ($gate, $conn) = start_run($ng->port, $key);
+        $redis->command('FLUSHALL');
+        like(said(post($other->port, $key, do => 'die=before')), qr/^502/, 'the second has no answer');
+        $gate->open;
+        my $first = said($conn->response);
+        like($first, qr/^201 #\d+$/, 'the first has one');
+        is(said(post($other->port, $key)), "$first replayed", 'a third one gets it');
+        is(ledger_count(key => $key), 2, 'and does not run');
+        finish($_) for $ng, $other;
+    };
+}
+
 # ---- two attempts that both run -------------------------------------------
 
 my $LONG_LEASE = 'idempotency_lease 6s;';

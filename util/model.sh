@@ -61,15 +61,15 @@ MODEL_CASES=(
     "holds  attempts take-overs         LOSS"
     "holds  attempts late-outcomes      LOSS HOLD LATE LOST_REPLY"
     "holds  attempts flushall           FLUSH"
-    "holds  attempts flushall-hold      FLUSH HOLD LOST_REPLY TODAY"
+    "holds  attempts flushall-hold      FLUSH HOLD LOST_REPLY"
     "breaks attempts no-renewal         NO_RENEWAL"
     "breaks attempts no-attempts        LOSS NO_ATTEMPTS"
     "breaks attempts not-by-renewal     FLUSH HOLD NOT_BY_RENEWAL"
     "breaks attempts valid-lease        FLUSH VALID_LEASE"
     "breaks attempts no-later           FLUSH NO_LATER"
     "breaks attempts no-answer          FLUSH HOLD LOST_REPLY NO_ANSWER"
-    "today  attempts today-flushall     FLUSH TODAY"
-    "today  attempts today-late-answer  FLUSH HOLD LATE LOST_REPLY TODAY"
+    "breaks attempts not-unknown        FLUSH NOT_UNKNOWN"
+    "today  attempts today-late-answer  FLUSH HOLD LATE LOST_REPLY"
 
     "holds  takeover by-token           "
     "breaks takeover no-token-named     NO_TOKEN_NAMED"
@@ -142,8 +142,12 @@ model_case()
     local search=(-DSAFETY)
     [[ $expected == holds ]] || search+=(-DBFS)
 
+    # Most cases take less time than the compiler with -O1.
+    local level=-O0
+    [[ $MODEL_SLOW != *" $name "* && $model != */failover.pml ]] || level=-O1
+
     spin "${macros[@]}" -a "$model" > spin.log
-    gcc -O1 -w "${search[@]}" -o pan pan.c
+    gcc "$level" -w "${search[@]}" -o pan pan.c
     ./pan -E -m100000 > pan.log
     found=$(model_result pan.log)
 

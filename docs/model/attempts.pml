@@ -9,9 +9,9 @@
  * that is not noticed no worker stands still.
  *
  * Protections that a macro takes away: NO_RENEWAL, NO_ATTEMPTS, NOT_BY_RENEWAL,
- * VALID_LEASE, NO_LATER, NO_ANSWER.  Faults that a macro adds: LOSS (noticed),
- * FLUSH (not noticed), LOST_REPLY, LATE.  README.md tells what follows from
- * which.
+ * VALID_LEASE, NO_LATER, NO_ANSWER, NOT_UNKNOWN.  Faults that a macro adds:
+ * LOSS (noticed), FLUSH (not noticed), LOST_REPLY, LATE.  README.md tells what
+ * follows from which.
  */
 
 #define WORKERS 3       /* each gets one request */
@@ -110,7 +110,7 @@ bool loss_left = true;
 #ifdef NO_ANSWER
 #define gives_way_to_answer(w) false
 #else
-#ifdef TODAY
+#ifdef NOT_UNKNOWN
 #define may_be_replaced (record == pending)
 #else
 #define may_be_replaced (record == pending || record == unknown)

@@ -57,10 +57,13 @@ namespace idempotency {
  * The answer of a run whose lease has not expired: until then nobody else can
  * own the record by right, so a claim in its place has come after a loss.  It
  * may never run and be withdrawn, or be a renewal of an earlier attempt that
- * was long on its way, and then the answer would be forgotten with it.
+ * was long on its way, and then the answer would be forgotten with it.  If
+ * such a claim has run and left an unknown outcome, a retry would run again
+ * although there is an answer.
  */
 #define MAY_GIVE_WAY_TO_ANSWER                                                \
-    "replace == '2' and old:byte(2) == 1 and " OTHER_ATTEMPT " <= " ATTEMPT
+    "replace == '2' and (old:byte(2) == 1 or old:byte(2) == 4) "              \
+    "and " OTHER_ATTEMPT " <= " ATTEMPT
 
 #define MAY_GIVE_WAY                                                          \
     "(" MAY_GIVE_WAY_AFTER_LOSS " or " MAY_GIVE_WAY_TO_LATER                  \
