@@ -36,7 +36,8 @@ declare -A PACKAGES=(
         libnginx-mod-http-ndk libredis-perl mount openssl patch perl procps
         redis-tools util-linux"
     [model]="gcc libc6-dev spin"
-    [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev"
+    [fuzz]="make clang-14 libclang-rt-14-dev libssl-dev libsimdjson-dev
+        libhiredis-dev"
     # One clang-format for all: each formats a little differently.
     [lint]="clang-format-14 shellcheck"
 )

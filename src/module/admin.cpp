@@ -410,7 +410,7 @@ name_by_key(admin_request &a)
     std::size_t count = 0;
     hasher hash;
 
-    for (const form_field &f : a.form.fields()) {
+    for (const query_field &f : a.form.fields()) {
         if (f.name == "scope") {
             if (count == scope.size()) {
                 return false;

@@ -1,17 +1,12 @@
 #pragma once
 
+#include "contract/query.h"
 #include "ngx.h"
 
 #include <charconv>
 #include <optional>
 
 namespace idempotency {
-
-struct form_field {
-    std::string_view name;
-    std::string_view value;
-};
-
 
 /* Fields of a query string or of an urlencoded body, decoded. */
 class admin_form {
@@ -29,10 +24,10 @@ public:
         return find(name).value_or(otherwise);
     }
 
-    std::span<const form_field> fields() const { return fields_; }
+    std::span<const query_field> fields() const { return fields_; }
 
 private:
-    std::span<form_field> fields_;
+    std::span<query_field> fields_;
 };
 
 

@@ -13,8 +13,8 @@ bool encode_whole(const admin_form &form, const response_head &head,
                   ngx_pool_t *pool, std::span<const std::uint8_t> &out);
 bool encode_summary(const admin_form &form, const response_head &head,
                     ngx_pool_t *pool, std::span<const std::uint8_t> &out);
-bool is_kept_header(const form_field &f);
-bool read_header(const form_field &f, field &out);
+bool is_kept_header(const query_field &f);
+bool read_header(const query_field &f, field &out);
 bool is_field_value(std::string_view text);
 
 }
@@ -60,7 +60,7 @@ encode_whole(const admin_form &form, const response_head &head,
     std::size_t headers = 0;
     field f;
 
-    for (const form_field &given : form.fields()) {
+    for (const query_field &given : form.fields()) {
 
         if (given.name != "header") {
             continue;
@@ -87,7 +87,7 @@ encode_whole(const admin_form &form, const response_head &head,
 
     std::uint8_t *p = encode(bytes.data(), head, headers);
 
-    for (const form_field &given : form.fields()) {
+    for (const query_field &given : form.fields()) {
 
         if (is_kept_header(given) && read_header(given, f)) {
             p = encode(p, f);
@@ -107,7 +107,7 @@ encode_whole(const admin_form &form, const response_head &head,
 
 /* What is left out of any record is left out here, too. */
 bool
-is_kept_header(const form_field &f)
+is_kept_header(const query_field &f)
 {
     field header;
 
@@ -126,7 +126,7 @@ encode_summary(const admin_form &form, const response_head &head,
 
     brief.status = head.status;
 
-    for (const form_field &given : form.fields()) {
+    for (const query_field &given : form.fields()) {
         field f;
 
         if (given.name == "header" && read_header(given, f)
@@ -157,7 +157,7 @@ encode_summary(const admin_form &form, const response_head &head,
 
 
 bool
-read_header(const form_field &f, field &out)
+read_header(const query_field &f, field &out)
 {
     std::size_t colon = f.value.find(':');
 

@@ -1,5 +1,6 @@
 #include "module/place.h"
 
+#include "contract/place.h"
 #include "contract/record.h"
 #include "module/admission.h"
 #include "module/context.h"
@@ -9,23 +10,10 @@ namespace idempotency {
 
 namespace {
 
-/* Neither in a URI that nginx accepts nor in the name of a location. */
-constexpr char separator = '\0';
-
-/* How to come to a place. */
-struct way {
-    std::string_view location;
-    std::string_view uri; /* empty: the location is a named one */
-    std::string_view arguments;
-};
-
-
 bool is_error_page(const context &ctx);
 ngx_str_t place_of(ngx_http_request_t *r);
 ngx_int_t walk(context &ctx, std::string_view place);
 bool can_walk(ngx_http_request_t *r, const way &to);
-way read_place(std::string_view place);
-std::string_view take_part(std::string_view &rest);
 ngx_int_t refuse_elsewhere(context &ctx);
 
 }
@@ -162,10 +150,10 @@ place_of(ngx_http_request_t *r)
     ngx_str_t *uri = core->named ? &none : &r->uri;
     ngx_str_t *args = core->named ? &none : &r->args;
 
-    return format(r->pool,
-                  core->name.len + condition->len + uri->len + args->len + 4,
-                  "%c%V%c%V%c%V%c%V", kind_of(core), &core->name, separator,
-                  condition, separator, uri, separator, args);
+    return format(
+        r->pool, core->name.len + condition->len + uri->len + args->len + 4,
+        "%c%V%c%V%c%V%c%V", kind_of(core), &core->name, place_separator,
+        condition, place_separator, uri, place_separator, args);
 }
 
 
@@ -186,14 +174,15 @@ walk(context &ctx, std::string_view place)
 
     std::copy(place.begin(), place.end(), copy.begin());
 
-    way to = read_place({copy.data(), copy.size()});
-    ngx_str_t location = str(to.location);
-    ngx_str_t uri = str(to.uri);
-    ngx_str_t args = str(to.arguments);
+    std::optional<way> to = read_place({copy.data(), copy.size()});
 
-    if (!can_walk(r, to)) {
+    if (!to || !can_walk(r, *to)) {
         return refuse_elsewhere(ctx);
     }
+
+    ngx_str_t location = str(to->location);
+    ngx_str_t uri = str(to->uri);
+    ngx_str_t args = str(to->arguments);
 
     ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "idempotency: the response is in location \"%V\", going "
@@ -239,34 +228,6 @@ can_walk(ngx_http_request_t *r, const way &to)
     }
 
     return false;
-}
-
-
-/* What a store hands out may be anything. */
-way
-read_place(std::string_view place)
-{
-    way to;
-
-    to.location = take_part(place);
-    to.location.remove_prefix(std::min<std::size_t>(to.location.size(), 1));
-    take_part(place);
-    to.uri = take_part(place);
-    to.arguments = place;
-
-    return to;
-}
-
-
-std::string_view
-take_part(std::string_view &rest)
-{
-    std::size_t end = std::min(rest.find(separator), rest.size());
-    std::string_view part = rest.substr(0, end);
-
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-
-    return part;
 }
 
 

@@ -18,8 +18,6 @@ constexpr ngx_msec_t longest_when_lost = 1000;
  */
 constexpr ngx_msec_t trusted_for = 10000;
 
-bool is_range(const redisReply &range);
-
 }
 
 
@@ -249,8 +247,12 @@ cluster_map::take(const redisReply &reply)
     for (std::size_t i = 0;
          reply.type == REDIS_REPLY_ARRAY && i < reply.elements; i++)
     {
-        named |= is_range(*reply.element[i])
-                 && take_range(*reply.element[i], seen);
+        slot_range range;
+
+        if (read_slot_range(*reply.element[i], route_.host(), range)) {
+            named = true;
+            take_range(range, seen);
+        }
     }
 
     if (!named) {
@@ -277,49 +279,21 @@ cluster_map::take(const redisReply &reply)
 }
 
 
-bool
-cluster_map::take_range(const redisReply &range, std::span<bool> seen)
+void
+cluster_map::take_range(const slot_range &range, std::span<bool> seen)
 {
-    auto first = static_cast<std::size_t>(range.element[0]->integer);
-    auto last = static_cast<std::size_t>(range.element[1]->integer);
-    server_address where;
-
-    if (!read_node(*range.element[2], where)) {
-        return false;
-    }
-
-    cluster_node *node = find_node(where);
+    cluster_node *node = find_node(range.master);
 
     if (node == nullptr) {
-        node = add_node(where);
+        node = add_node(range.master);
     }
 
-    for (std::size_t slot = first; slot <= last && node != nullptr; slot++) {
+    for (std::size_t slot = range.first; slot <= range.last && node != nullptr;
+         slot++)
+    {
         seen[slot] = true;
         assign(static_cast<std::uint16_t>(slot), node);
     }
-
-    return true;
-}
-
-
-/* Without a host it is the one that was asked. */
-bool
-cluster_map::read_node(const redisReply &node, server_address &out) const
-{
-    if (node.type != REDIS_REPLY_ARRAY || node.elements < 2
-        || node.element[1]->type != REDIS_REPLY_INTEGER
-        || node.element[1]->integer < 0)
-    {
-        return false;
-    }
-
-    const redisReply &host = *node.element[0];
-    auto port = static_cast<std::uint64_t>(node.element[1]->integer);
-    std::string_view name = host.type == REDIS_REPLY_STRING ? text_of(host)
-                                                            : "";
-
-    return name != "?" && out.set(name.empty() ? route_.host() : name, port);
 }
 
 
@@ -427,22 +401,6 @@ asking_route::host() const
     name = name.substr(0, name.rfind(':'));
 
     return name.starts_with('[') ? name.substr(1, name.size() - 2) : name;
-}
-
-
-namespace {
-
-bool
-is_range(const redisReply &range)
-{
-    return range.type == REDIS_REPLY_ARRAY && range.elements >= 3
-           && range.element[0]->type == REDIS_REPLY_INTEGER
-           && range.element[1]->type == REDIS_REPLY_INTEGER
-           && range.element[0]->integer >= 0
-           && range.element[1]->integer >= range.element[0]->integer
-           && range.element[1]->integer < static_cast<long long>(slot_count);
-}
-
 }
 
 }

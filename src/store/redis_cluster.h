@@ -156,8 +156,7 @@ private:
     void report_lost();
     void cannot_tell(std::string_view said);
     bool take(const redisReply &reply);
-    bool take_range(const redisReply &range, std::span<bool> seen);
-    bool read_node(const redisReply &node, server_address &out) const;
+    void take_range(const slot_range &range, std::span<bool> seen);
     void count_slots();
 
     /* redis_cluster_nodes.cpp: nodes come and go */

@@ -1,7 +1,6 @@
 #include "store/redis_sentinel.h"
 
 #include <algorithm>
-#include <charconv>
 
 namespace idempotency {
 
@@ -9,8 +8,6 @@ namespace {
 
 /* While Sentinels do not agree, a failover may be under way. */
 constexpr ngx_msec_t quick_check = 100;
-
-bool read_address(const redisReply &reply, master_address &out);
 
 }
 
@@ -248,7 +245,7 @@ sentinel_group::take(member &m, const redisReply &reply)
     {
         say_unknown(m, "it does not know a master of this name");
 
-    } else if (!read_address(reply, named)) {
+    } else if (!read_master(reply, named)) {
         say_unknown(m, "it names no address");
 
     } else {
@@ -359,33 +356,6 @@ sentinel_group::why_none() const
 
     return reached ? "no Sentinel names a master"
                    : "no Sentinel can be reached";
-}
-
-
-namespace {
-
-bool
-read_address(const redisReply &reply, master_address &out)
-{
-    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2
-        || reply.element[0]->type != REDIS_REPLY_STRING
-        || reply.element[1]->type != REDIS_REPLY_STRING)
-    {
-        return false;
-    }
-
-    std::string_view host = text_of(*reply.element[0]);
-    std::string_view port = text_of(*reply.element[1]);
-
-    std::uint64_t number = 0;
-    auto [end, wrong] = std::from_chars(port.data(), port.data() + port.size(),
-                                        number);
-
-    return !host.empty() && wrong == std::errc()
-           && end == port.data() + port.size() && out.set(host, number);
-}
-
-
 }
 
 }

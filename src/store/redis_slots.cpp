@@ -46,6 +46,18 @@ is_host(std::string_view text)
     });
 }
 
+
+bool
+is_range(const redisReply &range)
+{
+    return range.type == REDIS_REPLY_ARRAY && range.elements >= 3
+           && range.element[0]->type == REDIS_REPLY_INTEGER
+           && range.element[1]->type == REDIS_REPLY_INTEGER
+           && range.element[0]->integer >= 0
+           && range.element[1]->integer >= range.element[0]->integer
+           && range.element[1]->integer < static_cast<long long>(slot_count);
+}
+
 }
 
 
@@ -110,6 +122,53 @@ read_redirection(std::string_view error, redirection &out)
     out.slot = static_cast<std::uint16_t>(slot);
 
     return out.where.set(error.substr(space + 1, colon - space - 1), port);
+}
+
+
+bool
+read_slot_range(const redisReply &reply, std::string_view asked,
+                slot_range &out)
+{
+    if (!is_range(reply)) {
+        return false;
+    }
+
+    const redisReply &node = *reply.element[2];
+
+    if (node.type != REDIS_REPLY_ARRAY || node.elements < 2
+        || node.element[1]->type != REDIS_REPLY_INTEGER
+        || node.element[1]->integer < 0)
+    {
+        return false;
+    }
+
+    const redisReply &host = *node.element[0];
+    auto port = static_cast<std::uint64_t>(node.element[1]->integer);
+    std::string_view name = host.type == REDIS_REPLY_STRING ? text_of(host)
+                                                            : "";
+
+    out.first = static_cast<std::uint16_t>(reply.element[0]->integer);
+    out.last = static_cast<std::uint16_t>(reply.element[1]->integer);
+
+    return name != "?" && out.master.set(name.empty() ? asked : name, port);
+}
+
+
+bool
+read_master(const redisReply &reply, server_address &out)
+{
+    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2
+        || reply.element[0]->type != REDIS_REPLY_STRING
+        || reply.element[1]->type != REDIS_REPLY_STRING)
+    {
+        return false;
+    }
+
+    std::string_view host = text_of(*reply.element[0]);
+    std::uint64_t port = 0;
+
+    return !host.empty() && read_number(text_of(*reply.element[1]), port)
+           && out.set(host, port);
 }
 
 }

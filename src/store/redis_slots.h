@@ -1,5 +1,7 @@
 #pragma once
 
+#include "store/redis_reply.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -47,5 +49,24 @@ struct redirection {
 
 /* False: it is another error, or not understood. */
 bool read_redirection(std::string_view error, redirection &out);
+
+
+/* A part of the reply to CLUSTER SLOTS: both slots are included. */
+struct slot_range {
+    std::uint16_t first = 0;
+    std::uint16_t last = 0;
+    server_address master;
+};
+
+
+/*
+ * Without a host the master is the one that was asked.  False: it is no range,
+ * or its master is not known.
+ */
+bool read_slot_range(const redisReply &reply, std::string_view asked,
+                     slot_range &out);
+
+/* Which master a Sentinel names.  False: none. */
+bool read_master(const redisReply &reply, server_address &out);
 
 }
