@@ -276,6 +276,33 @@ subtest 'a broken disk leaves an unknown outcome unknown' => sub {
     $ng->check_logs;
 };
 
+subtest 'a file on a network file system is refused' => sub {
+    my %types = (NFS => 0x6969, SMB => 0xfe534d42, Ceph => 0x00c36400);
+    for my $name (sort keys %types) {
+        my $ng = Nginx->prepare(http => conf(''), env => {
+            LD_PRELOAD => $library, TEST_DISK_TYPE => $types{$name},
+        });
+        $ng->port;
+        ok(!$ng->launch, "$name: nginx does not start");
+        like($ng->error_log, qr/\[emerg\].*zone" cannot be used: it is on a network file system: use a local one/, 'and says why');
+        ok(!glob($ng->path('zone*')), 'nothing is left');
+    }
+};
+
+subtest 'processes of a worker do not get the file' => sub {
+    my $ng = Nginx->start(http => conf(''));
+    my ($worker) = $ng->worker_pids;
+    my $zone = $ng->path('zone');
+    my @open = map {m{(\d+)$}} grep { (readlink // '') eq $zone } glob "/proc/$worker/fd/*";
+    cmp_ok(scalar @open, '>=', 1, 'the worker has it open');
+    my @kept = grep {
+        my ($flags) = Nginx::slurp("/proc/$worker/fdinfo/$_") =~ /^flags:\s*(\d+)/m;
+        !(oct($flags) & oct('02000000'));
+    } @open;
+    is_deeply(\@kept, [], 'each descriptor is closed on exec');
+    ok($ng->stop, 'stops');
+};
+
 subtest 'parameters' => sub {
     my %wrong = (
         'sync=1s' => '"sync" of idempotency store "s" needs "file=PATH": without a file there is no disk',

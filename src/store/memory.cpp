@@ -8,9 +8,10 @@ namespace {
 
 constexpr ngx_msec_t sweep_interval = 5000;
 constexpr ngx_msec_t sweep_again = 10;
-constexpr std::size_t sweep_limit = 256;
+constexpr std::uint64_t sweep_time = 500 * 1000; /* nanoseconds */
 constexpr std::size_t small_response = 2048;
 
+std::uint64_t nanoseconds();
 void answer(settle_waiter *waiter, settle_result result);
 const char *in_words(std::span<char> out, const char *what,
                      std::uint64_t milliseconds);
@@ -43,10 +44,10 @@ void
 memory_store::sweep(ngx_event_t *event)
 {
     auto *self = own_event::owner_of<memory_store>(event);
-    std::size_t reclaimed = 0;
+    bool more = false;
 
     if (zone_lock locked(*self); locked.is_usable()) {
-        reclaimed = locked->expire(self->now(), sweep_limit);
+        more = self->sweep_some(*self->zone_);
     }
 
     if (self->file_ != nullptr) {
@@ -54,9 +55,29 @@ memory_store::sweep(ngx_event_t *event)
     }
 
     if (!ngx_exiting) {
-        ngx_add_timer(event,
-                      reclaimed == sweep_limit ? sweep_again : sweep_interval);
+        ngx_add_timer(event, more ? sweep_again : sweep_interval);
     }
+}
+
+
+/*
+ * In a large zone one record can take a third of a millisecond, as all that
+ * leads to it has to be fetched from memory or even from the disk.
+ */
+bool
+memory_store::sweep_some(zone &z)
+{
+    std::uint64_t time = now();
+    std::uint64_t began = nanoseconds();
+
+    while (z.expire(time, 1) != 0) {
+
+        if (nanoseconds() - began >= sweep_time) {
+            return true;
+        }
+    }
+
+    return false;
 }
 
 
@@ -268,6 +289,18 @@ memory_store::now() const
 
 
 namespace {
+
+std::uint64_t
+nanoseconds()
+{
+    timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return static_cast<std::uint64_t>(ts.tv_sec) * 1000000000
+           + static_cast<std::uint64_t>(ts.tv_nsec);
+}
+
 
 void
 answer(settle_waiter *waiter, settle_result result)

@@ -73,6 +73,7 @@ private:
     settle_result settle(Edit edit);
 
     static void sweep(ngx_event_t *event);
+    bool sweep_some(zone &z);
     void tell(const zone_notice &notice);
     std::uint64_t now() const;
 

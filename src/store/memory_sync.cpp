@@ -320,25 +320,22 @@ void
 memory_sync::look_at_time(ngx_event_t *event)
 {
     auto *self = own_event::owner_of<memory_sync>(event);
-    bool late = false;
+    auto is_late = [](const entry *e) {
+        return e != nullptr && ngx_current_msec - e->since >= patience;
+    };
 
-    while (entry *e = self->oldest()) {
-
-        if (ngx_current_msec - e->since < patience) {
-            break;
-        }
-
-        late = true;
-        self->end(e, false);
-    }
-
-    if (late && !self->stuck_) {
+    /* Before those who wait are told. */
+    if (is_late(self->oldest()) && !self->stuck_) {
         self->stuck_ = true;
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "idempotency: file \"%V\" was not written to the disk "
                       "in %M seconds; new keys are refused "
                       "(\"store_unavailable\") until it is",
                       &self->how_.file, patience / 1000);
+    }
+
+    while (is_late(self->oldest())) {
+        self->end(self->oldest(), false);
     }
 
     if (!ngx_queue_empty(&self->waiting_) && !event->timer_set) {
