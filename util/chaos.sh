@@ -152,7 +152,7 @@ mutant()
         seed=$RANDOM$RANDOM
         echo "without $name: $options --seed $seed" >&2
 
-        if ! run_chaos "$BUILD/without/$name.so" "${words[@]}" --until-red \
+        if ! run_chaos "$BUILD/without/$name.so" --until-red "${words[@]}" \
             --seed "$seed" > "$log" 2>&1 < /dev/null \
             && [[ $(tail -n 5 "$log") =~ $FIRST_VIOLATION ]]
         then

@@ -16,12 +16,13 @@ our $LEASE        = 1;      # seconds, of every route
 our $READ_TIMEOUT = 4;      # of nginx, for the application
 our $SMALL_TTL    = 6;
 
-# unknown: what becomes of an unknown outcome. share: how many of all keys.
+# unknown: what becomes of an unknown outcome. share: how many of all keys. breaks:
+# the share of responses that break off.
 our %ROUTES = (
     hold  => { unknown => 'hold',    share => 18, conf => '' },
     parts => { unknown => 'hold',    share => 8, conf => 'auth_request /allowed;',
         lua => 'auth_request /allowed; content_by_lua_file %%LUA%%;' },
-    after => { unknown => 'hold',    share => 6,
+    after => { unknown => 'hold',    share => 6, breaks => 0.3,
         conf => "idempotency_hold off;\nproxy_buffering off;\npost_action /afterwards;" },
     wait  => { unknown => 'hold',    share => 12, conf => 'idempotency_wait 1500ms;' },
     open  => { unknown => 'hold',    share => 12,
@@ -122,6 +123,7 @@ sub wish ($route) {
     elsif ($odds < 0.17) { $do{die} = 'body' }
     elsif ($odds < 0.18) { $do{status} = pick(502, 504) }
     elsif ($odds < 0.19) { $do{discard} = 1 }
+    $do{die} = 'body' if rand() < ($ROUTES{$route}{breaks} // 0);
     $do{rst} = 1 if $do{die} && rand() < 0.5;
     return join '&', map {"$_=$do{$_}"} sort keys %do;
 }

@@ -5,11 +5,11 @@
 #
 #   chaos.pl [--seconds N] [--seed S] [--store memory|file|redis|sentinel|cluster] [--keep]
 #            [--durability replicas:2] [--hosts-live [--cut-off]] [--loss seconds|all|flush]
-#            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND] [--until-red]
+#            [--clients N] [--instances N] [--rate NEW_KEYS_A_SECOND] [--until-red [RULES]]
 #            [--also NAME,NAME...] [--small-limits] [--load fast] [--rounds N]
 #
-# --until-red: the run ends soon after the first violation, which is what is wanted,
-# so nothing is kept.
+# --until-red: the run ends soon after the first violation of rules 1 to 4, or of those
+# that are named. That is what is wanted, so nothing is kept.
 # --also: what this module is known to get wrong, see %ALSO in Workload.pm.
 # --load fast: clients and applications in C++, for 1,000 new keys a second.
 # --rounds: so many runs one after the other, each with a seed of its own and a
@@ -51,7 +51,7 @@ my %opt = (seconds => 60, store => 'memory', clients => 60, instances => 3, rate
     durability => undef, loss => 'seconds', load => 'perl', rounds => 1);
 my @arguments = @ARGV;
 GetOptions(\%opt, 'seconds=i', 'seed=i', 'store=s', 'keep', 'clients=i', 'instances=i', 'rate=i',
-    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red', 'also=s', 'small-limits',
+    'durability=s', 'hosts-live', 'cut-off', 'loss=s', 'until-red:s', 'also=s', 'small-limits',
     'load=s', 'rounds=i')
     && !@ARGV && $opt{store} =~ /^(?:memory|file|redis|sentinel|cluster)$/
     && $opt{loss} =~ /^(?:seconds|all|flush)$/ && $opt{load} =~ /^(?:perl|fast)$/
@@ -63,6 +63,9 @@ my $is_fast = $opt{load} eq 'fast';
 $opt{rate} //= $is_fast ? 1000 : 25;
 # The small zone is to be full only when the nemesis fills it.
 $ROUTES{small}{share} = 1 if $is_fast;
+
+my $until_red = defined $opt{'until-red'};
+my $rules = $opt{'until-red'} || ($until_red ? '1234' : '12348');
 
 my @also = split /,/, $opt{also} // '';
 my @strange = grep { !$Workload::ALSO{$_} } @also;
@@ -97,7 +100,7 @@ sub main {
     my $checker = play($world);
     my $code = report($world, $checker);
     $world->stop;
-    if ($opt{keep} || $code == $FAIL && !$opt{'until-red'}) { print "kept: ", $world->folder, "\n" }
+    if ($opt{keep} || $code == $FAIL && !$until_red) { print "kept: ", $world->folder, "\n" }
     else                              { $world->remove }
     return $code;
 }
@@ -119,7 +122,7 @@ sub play ($world) {
         until => $began + $opt{seconds}, rate => $opt{rate});
     push @clients, $world->start_operator(until => $began + $opt{seconds});
     $nemesis->{progress} = Progress->new(world => $world, nemesis => $nemesis,
-        seconds => $opt{seconds}, until_red => $opt{'until-red'},
+        seconds => $opt{seconds}, until_red => $until_red, rules => $rules,
         check => sub { make_checker($world) });
     $nemesis->strike($began);
     my $is_red = $nemesis->{progress}->is_over;
@@ -231,7 +234,7 @@ sub tell_forgiven (@rules) {
 }
 
 sub first_of ($checker, @violations) {
-    my ($first) = sort { $a->{at} <=> $b->{at} } Progress::timed(@violations) or return '';
+    my ($first) = sort { $a->{at} <=> $b->{at} } Progress::timed($rules, @violations) or return '';
     return sprintf ', the first after %.1f s by rule %d', $first->{at} - $checker->{began}, $first->{rule};
 }
 
