@@ -40,13 +40,14 @@ my @FAULTS = qw(master_kill master_kill master_stop failover_now failover_now co
 my @OF_DYING_HOSTS = qw(host_cut_off reload_at_switch start_at_switch);
 
 # world, nemesis, grace (seconds), hosts_live => no host dies or is cut off,
-# cut_off => but that one is
+# cut_off => but one is, mostly
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { %opt, site => $world->{sentinels}, done => {}, granted => [], deck => [] }, $class;
     my %spared = $opt{hosts_live} ? map { $_ => 1 } @OF_DYING_HOSTS : ();
     delete $spared{host_cut_off} if $opt{cut_off};
     my @faults = grep { !$spared{$_} } @FAULTS;
+    push @faults, ('host_cut_off') x 8 if $opt{cut_off};
     push @faults, 'all_kill' if $world->{durability} =~ /^disk/;
     # All kinds come before one comes again.
     srand(Workload::dice("$world->{seed} failovers"));
@@ -320,7 +321,8 @@ sub host_cut_off ($self, $old, $instance, $dice, $other) {
     my @group = grep { $_ == $old } @servers;
     push @group, ($self->copies($old))[0] if $other < 0.3;
     my %number = map { $servers[$_] => $_ + 1 } 0 .. $#servers;
-    my $seconds = 2 + 3 * $dice;
+    # Where that is what matters, others are to claim before it is over.
+    my $seconds = ($self->{cut_off} ? 4 : 2) + 3 * $dice;
     $network->cut_off("host $instance->{number}", (map {"server $number{$_}"} @group),
         $other < 0.8 ? 'sentinel ' . (1 + int(3 * $dice)) : ());
     $self->{nemesis}->write_down('cut off', instance => $instance->{number}, until => now() + $seconds);
