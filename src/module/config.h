@@ -57,7 +57,7 @@ struct main_conf {
     ngx_array_t counts;          /* counters *, of stores */
     ngx_array_t admin_locations; /* admin_location */
     bool has_admin;
-    ngx_array_t locations;       /* merged_location */
+    ngx_array_t locations; /* merged_location */
     ngx_shm_zone_t *known_bodies;
 };
 
