@@ -63,42 +63,42 @@ zone_file::open(const zone_file_settings &how, zone_file_error &e,
 
     file->fd_ = fd;
 
-    file_state state;
-
-    if (!look_at(fd, how, state, e)) {
-        file->release();
-        return nullptr;
-    }
-
-    if (!inherited && !take_lock(fd, how.path)) {
-        fail(e, "it is in use by another nginx");
-        file->release();
-        return nullptr;
-    }
-
-    if (state.is_older) {
-        bool good = inherited
-                        ? fail(e, "it is in use, so its records cannot be "
-                                  "converted to the layout of this build now: "
-                                  "restart nginx")
-                        : file->convert(how, state, e);
-
-        if (!good) {
-            file->release();
-            return nullptr;
-        }
-
-        report.converted = true;
-    }
-
-    if (!check_size(how, state, !inherited, e)
-        || !file->prepare(how, !inherited, e, report))
-    {
+    if (!file->enter(how, !inherited, e, report)) {
         file->release();
         return nullptr;
     }
 
     return file;
+}
+
+
+/* Alone: nobody else uses it, so it can be repaired, converted and grow. */
+bool
+zone_file::enter(const zone_file_settings &how, bool alone, zone_file_error &e,
+                 zone_file_report &report)
+{
+    file_state state;
+
+    if (!look_at(fd_, how, state, e)) {
+        return false;
+    }
+
+    if (alone && !take_lock(fd_, how.path)) {
+        return fail(e, "it is in use by another nginx");
+    }
+
+    if (state.is_older && !alone) {
+        return fail(e, "it is in use, so its records cannot be converted to "
+                       "the layout of this build now: restart nginx");
+    }
+
+    if (state.is_older && !convert(how, state, e)) {
+        return false;
+    }
+
+    report.converted = state.is_older;
+
+    return check_size(how, state, alone, e) && prepare(how, alone, e, report);
 }
 
 
@@ -151,7 +151,6 @@ zone_file::is_in_use(const char *path)
 }
 
 
-/* Alone: nobody else uses it, so it can be repaired and made larger. */
 bool
 zone_file::prepare(const zone_file_settings &how, bool alone,
                    zone_file_error &e, zone_file_report &report)

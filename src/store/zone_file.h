@@ -31,7 +31,7 @@ struct zone_file_error {
 struct zone_file_report {
     bool created = false;
     bool grown = false;
-    bool converted = false; /* from another layout */
+    bool converted = false;  /* from another layout */
     bool after_boot = false; /* all was verified */
     bool write_failed = false;
     zone_damage damage = {};
@@ -125,6 +125,8 @@ private:
     zone_file() = default;
     ~zone_file() = default;
 
+    bool enter(const zone_file_settings &how, bool alone, zone_file_error &e,
+               zone_file_report &report);
     bool convert(const zone_file_settings &how, const struct file_state &state,
                  zone_file_error &e);
     bool prepare(const zone_file_settings &how, bool alone, zone_file_error &e,

@@ -319,10 +319,9 @@ check_kind(const struct stat &info, const zone_file_settings &how,
 bool
 check_file_system(const struct statfs &where, zone_file_error &e)
 {
-    constexpr std::uint32_t others[] = {NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC,
-                                        CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
-                                        CEPH_SUPER_MAGIC, V9FS_MAGIC,
-                                        AFS_SUPER_MAGIC,  CODA_SUPER_MAGIC};
+    constexpr std::uint32_t others[] = {
+        NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
+        CEPH_SUPER_MAGIC, V9FS_MAGIC,      AFS_SUPER_MAGIC,  CODA_SUPER_MAGIC};
     auto type = static_cast<std::uint32_t>(where.f_type);
 
     return std::find(std::begin(others), std::end(others), type)
@@ -439,16 +438,14 @@ copy_converted(int from, int to, const zone_file_settings &how,
     bool good = true;
 
     for (std::size_t at = 0; at < size && good; /* void */) {
-        ssize_t n = pread(from, bytes + at, size - at,
-                          static_cast<off_t>(at));
+        ssize_t n = pread(from, bytes + at, size - at, static_cast<off_t>(at));
 
         /* What was cut off counts as zeros. */
         if (n == 0) {
             break;
         }
 
-        good = n > 0 || errno == EINTR
-               || fail(e, "it cannot be read", errno);
+        good = n > 0 || errno == EINTR || fail(e, "it cannot be read", errno);
         at += n > 0 ? static_cast<std::size_t>(n) : 0;
     }
 
@@ -458,8 +455,7 @@ copy_converted(int from, int to, const zone_file_settings &how,
 
     munmap(region, size);
 
-    return good
-           && (fsync(to) == 0 || fail(e, "it cannot be written", errno));
+    return good && (fsync(to) == 0 || fail(e, "it cannot be written", errno));
 }
 
 

@@ -31,8 +31,8 @@ bool write_zeros(int fd, std::size_t from, std::size_t to, zone_file_error &e);
 bool create_zone_file(const zone_file_settings &how, zone_file_error &e);
 
 /* Puts a copy that has this layout in the place of an older one. */
-bool convert_zone_file(int fd, const zone_file_settings &how,
-                       std::size_t size, zone_file_error &e);
+bool convert_zone_file(int fd, const zone_file_settings &how, std::size_t size,
+                       zone_file_error &e);
 bool could_be_created(const zone_file_settings &how, zone_file_error &e);
 
 /* Always false. */

@@ -328,8 +328,8 @@ make_older(std::string &file)
 {
     file[12] = older;
 
-    for (std::size_t at = 1024; at + head_size <= file.size();
-         at += head_size) {
+    for (std::size_t at = 1024; at + head_size <= file.size(); at += head_size)
+    {
 
         if (file[at] == 1) {
             turn_name(std::span<std::uint8_t, 256>(
@@ -368,7 +368,10 @@ TEST_CASE("zone file: one of an older layout is converted")
     CHECK(zone_file::test(how, e));
     CHECK(read_all(path) == old);
 
-    SECTION("also into a larger one") { how.size *= 2; }
+    SECTION("also into a larger one")
+    {
+        how.size *= 2;
+    }
 
     report = {};
     file = zone_file::open(how, e, report);
