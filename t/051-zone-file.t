@@ -203,7 +203,8 @@ subtest 'a reload that loads another build, then upgrades on the fly' => sub {
         ok($ng->reload_config(conf()), "reloaded with another build, $round");
         is(said(post($ng->port, 'builds')), said($first) . ' replayed', 'replayed');
         is(scalar descriptors($ng->master_pid, file($ng)), 1, 'the master has one descriptor of the file');
-        is(scalar listeners($ng->master_pid), $sockets, 'and all of its sockets');
+        ok(wait_until(sub { $sockets == listeners($ng->master_pid) }, 10, 'the end of the old worker'),
+            'and all of its sockets');
         my $old = $ng->master_pid;
         ok($ng->upgrade, 'the new binary is up') or return;
         is(said(post($ng->port, 'builds')), said($first) . ' replayed', 'replayed');
