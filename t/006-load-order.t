@@ -22,7 +22,7 @@ sub in_both_orders ($name, $check) {
     my $line = "load_module $MODULES/$FILE{$name};";
     SKIP: {
         skip "$name is not there", 1 if !-e "$MODULES/$FILE{$name}";
-        $check->("$name before this module", before => $line);
+        $check->("$name before this module", preamble => $line);
         $check->("$name after this module", main => $line);
     }
 }
@@ -129,7 +129,7 @@ CONF
     };
     claim "$title: Server is no part of a record" => sub {
         is(header(write_to('/set'), 'Server'), 'own', 'the run has the header that was set');
-        is(header(write_to('/set'), 'Server'), $order{before} ? 'own' : "nginx/$version",
+        is(header(write_to('/set'), 'Server'), $order{preamble} ? 'own' : "nginx/$version",
             'the replay has that of the filters that it passes');
     };
     claim "$title: a key that is cleared protects nothing" => sub {
@@ -145,7 +145,7 @@ CONF
 SKIP: {
     my $filter = "$MODULES/ngx_http_image_filter_module.so";
     skip 'image_filter is not there', 1 if !-e $filter;
-    my $ng = Nginx->start(before => "load_module $filter;", http => <<'CONF');
+    my $ng = Nginx->start(preamble => "load_module $filter;", http => <<'CONF');
 log_format outcome '$request_uri $idempotency_status $idempotency_outcome';
 server {
     listen 127.0.0.1:%%PORT%%;

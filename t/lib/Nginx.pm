@@ -32,7 +32,7 @@ our @EXPORT = qw(request send_request parallel collect wait_until is_gone
 
 # ---- life -----------------------------------------------------------------
 
-# http, main, events: configuration text; before: what stands in front of the
+# http, main, events: configuration text; preamble: what stands before the
 # line that loads the module; workers => 1; debug => 1;
 # env => {NAME => value}, also handed on to the workers; user => of the workers.
 sub start ($class, %opt) {
@@ -241,7 +241,7 @@ sub write_conf ($self) {
 sub conf ($self) {
     my $level = $self->{debug} ? 'debug' : 'info';
     return $self->expand(join '', map {"$_\n"}
-        $self->{before} // '',
+        $self->{preamble} // '',
         (map {"load_module $_;"} split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // ''),
         $> == 0 ? 'user ' . ($self->{user} // 'root') . ';' : (),
         (map {"env $_;"} sort keys %{ $self->{env} // {} }),
