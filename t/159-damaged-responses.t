@@ -157,6 +157,43 @@ subtest 'changed in Redis' => sub {
     finish($ng);
 };
 
+# A place follows the charset, after two bytes for its length.
+sub with_place ($r, $place) {
+    $r->{flags} |= 2;
+    my $all = put_together($r);
+    substr $all, 40 + length "$r->{line}$r->{type}$r->{charset}", 0, pack('v', length $place) . $place;
+    return $all;
+}
+
+subtest 'a place without a content handler' => sub {
+    plan(skip_all => 'about Redis') if !on_redis();
+    my $redis = RedisServer->start;
+    my $ng = on_redis_nginx($redis->url, servers => <<"CONF");
+    server {
+        listen 127.0.0.1:%%PORT4%%;
+        idempotency_methods POST GET;
+        location / { idempotency on; proxy_pass http://application; }
+        location /files/ { internal; root %%DIR%%; }
+    }
+CONF
+    mkdir $ng->path('files') or die "mkdir: $!\n";
+    write_file($ng->path('files/x'), 'not for clients');
+    for my $method (qw(GET POST)) {
+        my @request = ($ng->port(4), "place-$method", method => $method, uri => '/x');
+        post(@request, do => "h=X-First:place-$method");
+        my $name = record_of($redis, "place-$method");
+        my $record = $redis->command('GET', $name);
+        my $response = take_apart(substr $record, $HEAD);
+        $redis->command('SET', $name, substr($record, 0, $HEAD)
+            . with_place($response, "//other/\0\0/files/x\0"), 'KEEPTTL');
+        my $retry = post(@request);
+        is(said($retry), '409 response_not_kept', "$method: refused");
+        unlike($retry->{body}, qr/not for clients/, '... nothing of a file is sent');
+        is(ledger_count(key => "place-$method"), $method eq 'POST' ? 1 : 0, '... no second execution');
+    }
+    finish($ng);
+};
+
 # The record whose response names this key.
 sub record_of ($redis, $key) {
     my @found = grep { $redis->command('GET', $_) =~ /\Q$key\E/ } @{ $redis->command('KEYS', 'idem:*') };

@@ -11,6 +11,7 @@ namespace idempotency {
 namespace {
 
 bool is_error_page(const context &ctx);
+bool is_page_of_nginx(ngx_http_request_t *r);
 ngx_str_t place_of(ngx_http_request_t *r);
 ngx_int_t walk(context &ctx, std::string_view place);
 bool can_walk(ngx_http_request_t *r, const way &to);
@@ -113,7 +114,7 @@ arrive(context &ctx)
         return replay(ctx, reader);
     }
 
-    if (r->content_handler == nullptr || has_become_get(ctx)) {
+    if (has_become_get(ctx) || is_page_of_nginx(r)) {
         return NGX_DECLINED;
     }
 
@@ -132,11 +133,31 @@ is_own_place(const context &ctx, const response_reader &reader)
 namespace {
 
 bool
+is_refused_by_nginx(const ngx_http_request_t *r)
+{
+    return r->error_page || r->err_status != 0;
+}
+
+
+bool
 is_error_page(const context &ctx)
 {
     ngx_http_request_t *r = ctx.request;
 
-    return (r->error_page || r->err_status != 0) && has_become_get(ctx);
+    return is_refused_by_nginx(r) && has_become_get(ctx);
+}
+
+
+/*
+ * An error page in a file, for a request that was GET from the start.  Without
+ * an error, a location that has no content handler of its own could serve any
+ * file, and DAV methods run there.
+ */
+bool
+is_page_of_nginx(ngx_http_request_t *r)
+{
+    return is_refused_by_nginx(r) && r->content_handler == nullptr
+           && is_safe_method(r);
 }
 
 
