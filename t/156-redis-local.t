@@ -37,7 +37,7 @@ sub servers ($more) {
     return <<"CONF";
     server {
         listen 127.0.0.1:%%PORT4%%;
-        location = /admin { idempotency_admin; }
+        location = /admin { allow 127.0.0.1; deny all; idempotency_admin; }
         location = /status { idempotency_status; }
         location = /metrics { idempotency_status prometheus; }
     }

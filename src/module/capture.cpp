@@ -34,6 +34,7 @@ ngx_int_t settle_and_send(context &ctx);
 void send_waiting(context &ctx);
 ngx_int_t send_held(context &ctx);
 ngx_int_t fail_truncated(context &ctx);
+ngx_int_t send_error_page(ngx_http_request_t *r, ngx_int_t status);
 ngx_int_t stop_holding(context &ctx);
 
 ngx_int_t pass_foreign(context &ctx, ngx_http_request_t *r, ngx_chain_t *in);
@@ -346,7 +347,15 @@ send_waiting(context &ctx)
     r->buffered &= ~buffered_bit;
     c->write->delayed = 0;
 
-    if (send_held(ctx) == NGX_ERROR) {
+    ngx_int_t rc = send_held(ctx);
+
+    /* A filter below rejects the response: the client gets its error. */
+    if (rc > NGX_OK) {
+        rc = send_error_page(r, rc);
+    }
+
+    /* Such a page is sent even where NGX_ERROR is returned. */
+    if (rc == NGX_ERROR && !r->filter_finalize) {
         c->error = 1;
     }
 
@@ -400,9 +409,18 @@ fail_truncated(context &ctx)
     settle(ctx, false, nullptr);
     ctx.capture.how = mode::none;
 
+    return send_error_page(r, NGX_HTTP_BAD_GATEWAY);
+}
+
+
+/* The page that nginx has for it: "error_page" would be a redirect. */
+ngx_int_t
+send_error_page(ngx_http_request_t *r, ngx_int_t status)
+{
     r->error_page = 1;
+
     return ngx_http_filter_finalize_request(r, &ngx_http_idempotency_module,
-                                            NGX_HTTP_BAD_GATEWAY);
+                                            status);
 }
 
 
