@@ -28,10 +28,9 @@ our $BUDGET = 256 << 10;
 my @ALWAYS = qw(worker_kill nginx_kill reload nginx_quit worker_stop worker_stop worker_stop
     worker_pause net_reset net_reset net_stall net_drop app_kill app_kill zone_fill clock);
 my @WITH_FILE = qw(nginx_kill boot boot upgrade upgrade other_path clock);
-my @WITH_DISK = qw(disk_freeze);
+my @WITH_DISK = qw(disk_freeze disk_error disk_error boot);
 
-# Only if they are asked for, see Workload.
-my %IF_ASKED = (file => { disk_error => [qw(disk_error disk_error boot)] });
+# Only where the module keeps little, see without/limits.patch.
 my %IF_SMALL = (redis => [qw(redis_away_long redis_away_long)]);
 my @WITH_REDIS = qw(redis_kill redis_stop redis_pause redis_reset redis_stall redis_drop
     redis_flush redis_flush redis_forget redis_crawl redis_moves redis_moves
@@ -44,7 +43,7 @@ my @OF_DYING_HOSTS = qw(worker_kill nginx_kill reload nginx_quit worker_stop wor
 # ---- the plan -------------------------------------------------------------
 
 # world, seconds, grace (of a failover), hosts_live, cut_off, loss => seconds, all or flush,
-# progress, also => [names], small_limits => of the module, so that outages can be longer
+# progress, small_limits => of the module, so that outages can be longer
 sub new ($class, %opt) {
     my $world = $opt{world};
     my $self = bless { loss => 'seconds', %opt, say => append_to($world->path('events')), later => [], done => {} },
@@ -52,8 +51,7 @@ sub new ($class, %opt) {
     $self->{plan} = [plan($world->{seed}, $opt{seconds}, $world->{instances},
         $world->{store}, $opt{hosts_live},
         $world->{disk} ? @WITH_DISK : (),
-        $opt{small_limits} ? @{ $IF_SMALL{ $world->{store} } // [] } : (),
-        map { @{ $IF_ASKED{ $world->{store} }{$_} // [] } } @{ $opt{also} // [] })];
+        $opt{small_limits} ? @{ $IF_SMALL{ $world->{store} } // [] } : ())];
     if ($world->{sentinels}) {
         require Failovers;
         $self->{failovers} = Failovers->new(nemesis => $self,

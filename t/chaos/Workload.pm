@@ -31,20 +31,18 @@ our %ROUTES = (
         conf => 'idempotency_unknown_outcome release;' },
     queue => { unknown => 'release', share => 20,
         conf => "idempotency_unknown_outcome release;\nidempotency_wait 1500ms;" },
+    json  => { unknown => 'hold',    share => 10, type => 'application/json',
+        conf => 'idempotency_key json:/order;' },
     small => { unknown => 'hold',    share => 6, ttl => $SMALL_TTL, local => 1,
         conf => "idempotency small;\nidempotency_ttl 2xx 3xx ${SMALL_TTL}s;" },
 );
 
 # What this module is known to get wrong, by the names that --also takes.
 our %ALSO = (
-    odd_json => 'keys in JSON bodies that readers of JSON disagree about',
     mirror => 'clients that leave while a copy of mirror is under way',
-    disk_error => 'write errors of the disk under a file',
 );
 
 my %also_routes = (
-    odd_json => { json => { unknown => 'hold', share => 10, type => 'application/json',
-        conf => 'idempotency_key json:/order;' } },
     mirror => { copy => { unknown => 'hold', share => 10, conf => 'mirror /copies;' } },
 );
 

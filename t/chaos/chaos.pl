@@ -115,7 +115,7 @@ sub play ($world) {
     my $before = Idle::before($world);
     my $nemesis = ($opt{store} eq 'cluster' ? 'ClusterNemesis' : 'Nemesis')->new(world => $world,
         seconds => $opt{seconds}, grace => $World::GRACE + 0.2, hosts_live => $opt{'hosts-live'},
-        loss => $opt{loss}, cut_off => $opt{'cut-off'}, also => \@also,
+        loss => $opt{loss}, cut_off => $opt{'cut-off'},
         small_limits => $opt{'small-limits'});
     my $began = now();
     my @clients = $world->start_clients($opt{clients}, began => $began,
