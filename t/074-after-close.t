@@ -72,6 +72,18 @@ server {
     location = /after/refused { proxy_pass http://127.0.0.1:$closed; }
     location \@after { return 404; }
 
+    location /waits {
+        idempotency_wait 20s;
+        post_action /after/once;
+        proxy_pass http://app;
+    }
+    location = /after/once {
+        proxy_method PUT;
+        proxy_set_header Idempotency-Key after-\$http_idempotency_key;
+        proxy_set_header X-Behaviour \$http_x_after;
+        proxy_pass http://app;
+    }
+
     location /mirrored {
         idempotency_hold off;
         mirror /copy;
@@ -84,6 +96,7 @@ server {
         proxy_pass http://app;
     }
 }
+server { listen 127.0.0.1:%%PORT3%%; location / { stub_status; access_log off; } }
 CONF
 retry_against($ng);
 
@@ -168,6 +181,25 @@ claim 'a slow copy does not keep the outcome back' => sub {
     begun('copy');
     is_refused(write_to('/mirrored'), 'outcome_unknown');
     $gate->open;
+    is(executions(), 1, 'executions');
+};
+
+# Its post_action is under way when the run ends that it had waited for.
+claim 'a client that leaves while its request waits: post_action is called once' => sub {
+    my ($run, $after) = map { Keyed::Gate->new } 1, 2;
+    my $key = claim_key();
+    my $first = start_write('/waits', do => $run->closed);
+    begun($key);
+    my $second = start_write('/waits', headers => ['X-After' => $after->closed]);
+    wait_parked($ng, 2);
+    $second->close;
+    begun("after-$key");
+    $run->open;
+    is($first->response->{status}, 201, 'the run ends');
+    is(said(write_to('/waits')) =~ s/#\d+ //r, '201 replayed', 'a retry');
+    $after->open;
+    ok(wait_until(sub { ledger_count(key => "after-$key") == 3 }, 10, 'three calls'),
+        'each of the three requests has one');
     is(executions(), 1, 'executions');
 };
 

@@ -138,6 +138,16 @@ fail(context &ctx, const char *why)
  * come to the same second on the run and on each replay.
  */
 void
+detach(context &ctx)
+{
+    ctx.body.turn.stop();
+    stop_abort_timer(ctx);
+    forget_operations(ctx);
+    leave(ctx);
+}
+
+
+void
 set_expires(context &ctx, std::uint64_t remaining)
 {
     const ngx_time_t *now = ngx_timeofday();
@@ -166,11 +176,7 @@ end_context(void *data)
 {
     auto *ctx = static_cast<context *>(data);
 
-    ctx->body.turn.stop();
-    stop_abort_timer(*ctx);
-    forget_operations(*ctx);
-    leave(*ctx);
-
+    detach(*ctx);
     ctx->~context();
 }
 

@@ -97,6 +97,12 @@ ngx_int_t pass(context &ctx, status as);
  */
 ngx_int_t fail(context &ctx, const char *why);
 
+/*
+ * nginx has done with the request: neither the store nor the end of another
+ * run may wake it any more.  A settlement that is under way goes on.
+ */
+void detach(context &ctx);
+
 void set_expires(context &ctx, std::uint64_t remaining);
 
 }

@@ -80,6 +80,10 @@ abandon_run(context &ctx)
             own, {record_state::not_kept, how.ttl, {}, {}, how.ttl}, nullptr);
     }
 
+    if (how.end != ending::released) {
+        set_expires(ctx, how.ttl);
+    }
+
     /* What is held is not sent any more. */
     if (is_held_back(ctx.capture)) {
         ctx.capture.how = capture_state::mode::none;

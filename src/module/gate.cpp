@@ -39,8 +39,14 @@ void warn_of_empty_scope(ngx_log_t *log);
 ngx_int_t
 end_before_post_action(ngx_http_request_t *r)
 {
-    if (r->post_action) {
-        end_run_with_response(r);
+    if (!r->post_action || r != r->main) {
+        return NGX_DECLINED;
+    }
+
+    end_run_with_response(r);
+
+    if (context *ctx = find_context(r)) {
+        detach(*ctx);
     }
 
     return NGX_DECLINED;
@@ -163,8 +169,9 @@ has_lost_body(ngx_http_request_t *r, bool has_key)
     const ngx_table_elt_t *length = r->headers_in.content_length;
     const ngx_http_request_body_t *body = r->request_body;
     bool part = body != nullptr
-                && (body->rest > 0
-                    || (body->received > 0 && !body->last_saved));
+                && (body->rest > 0 || (body->received > 0 && !body->last_saved)
+                    || (r->request_body_no_buffering && body->bufs == nullptr
+                        && r->headers_in.content_length_n != 0));
 
     if (r->discard_body || part) {
         return has_key || may_have_json_key(r);

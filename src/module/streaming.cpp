@@ -30,7 +30,8 @@ start_streaming(context &ctx)
         rc = NGX_OK;
     }
 
-    if (ctx.request->header_only && rc == NGX_OK) {
+    /* NGX_AGAIN: the header waits in a queue of its connection. */
+    if (ctx.request->header_only && (rc == NGX_OK || rc == NGX_AGAIN)) {
         settle(ctx, true, nullptr);
     }
 
@@ -67,9 +68,10 @@ pass_on(context &ctx, ngx_chain_t *in)
 {
     ngx_http_request_t *r = ctx.request;
 
+    /* A filter below may still have to send the header. */
     if (r->header_only) {
         consume(in);
-        return NGX_OK;
+        return ctx.run.client.gone ? NGX_OK : pass_body(r, nullptr);
     }
 
     if (ctx.run.client.gone) {
