@@ -138,6 +138,7 @@ memory_sync::stop()
     }
 
     flusher_.stop();
+    tell();
 }
 
 
@@ -449,10 +450,7 @@ memory_sync::look_at_disk(ngx_event_t *event)
     }
 
     self->tell();
-
-    if (!ngx_exiting) {
-        ngx_add_timer(event, disk_interval);
-    }
+    ngx_add_timer(event, disk_interval);
 }
 
 

@@ -40,7 +40,8 @@ struct shared {
     std::uint64_t written;  /* intact, and when all of it was written again */
     std::uint32_t lost;     /* it was not intact */
     std::uint32_t code;     /* of the last error */
-    std::uint64_t unused[4];
+    std::uint64_t heads;    /* as verified, of the records without responses */
+    std::uint64_t unused[3];
 
     pthread_mutex_t mutex;
 };
@@ -218,14 +219,22 @@ zone_file::check_pages()
     zone_damage damage{};
 
     std::uint64_t errors = load(s.errors);
-    bool intact = !zone_->dirty() && zone_->changes() >= seen_
-                  && zone_->is_intact();
+    bool intact = load(s.heads) == errors
+                  || (!zone_->dirty() && zone_->changes() >= seen_
+                      && zone_->is_intact());
 
-    /* Of responses and indexes nothing is known yet. */
+    /*
+     * Of responses and indexes nothing is known yet.  A worker that is killed
+     * while it looks leaves the rest to the next one.
+     */
     if (intact) {
-        store_number(s.verified, errors);
+        store_number(s.heads, errors);
         zone::reopen(region_, size_, false, damage);
         intact = damage.lost == 0;
+    }
+
+    if (intact) {
+        store_number(s.verified, errors);
     }
 
     if (!intact) {
@@ -299,16 +308,18 @@ zone_file::news()
 }
 
 
-/* True: a write had failed before, and nobody was there to notice. */
+/* True: a write had failed before, and it was not written again. */
 bool
 zone_file::forget_errors()
 {
     shared &s = shared_of(zone_);
 
-    s.errors = s.verified = s.written = 0;
+    bool failed = s.errors != s.written || s.lost != 0;
+
+    s.errors = s.verified = s.heads = s.written = 0;
     s.lost = s.code = 0;
 
-    return find_error(fd_, size_) != 0;
+    return find_error(fd_, size_) != 0 || failed;
 }
 
 
