@@ -92,6 +92,8 @@ forgives_lost('owner out of reach', 'its worker stood still', 23, sub {
     happened('stopped', 20.5, pid => 100, instance => 0);
     happened('continued', 24, pid => 100);
 });
+finds_lost('executed again by one that did not wait for the grace, and its host did not reach Redis', 21.2,
+    sub { happened('store away', 20.5, until => 24, instance => 0) });
 finds_lost('executed again, long after its host reached Redis', 26,
     sub { happened('store away', 20.5, until => 24, instance => 0) });
 finds_lost('executed again, and another host did not reach Redis', 23,
@@ -200,6 +202,22 @@ subtest 'a run in which much is forgiven says little' => sub {
         cmp_ok(abs($used->{share} - 1 / ($of + 2)), '<', 0.001, 'its share of all keys');
         is(scalar(() = $checker->says_little), $of < 50 ? 1 : 0, "1 of $of keys");
         is($checker->lost_and_asked, 2, 'records of two keys were lost, and these were asked for again');
+    }
+};
+
+# A page as it reads, without its markup.
+sub text_of ($page) {
+    my $path = "$FindBin::Bin/../docs/$page";
+    open my $in, '<', $path or die "$path: $!\n";
+    my $text = do { local $/; readline $in };
+    $text =~ s/\[([^][]*)\]\([^()]*\)/$1/g;
+    return $text =~ s/[`*]//gr =~ s/\s+/ /gr;
+}
+
+subtest 'each rule rests on a sentence that stands in the documentation' => sub {
+    for my $rule (Forgiven::rules()) {
+        my ($page, $sentence) = $rule->{says} =~ /^([\w\/]+\.md): "(.+)"$/;
+        ok(defined $sentence && index(text_of($page), $sentence) >= 0, $rule->{name}) or diag($rule->{says});
     }
 };
 

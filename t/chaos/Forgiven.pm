@@ -20,9 +20,9 @@ use History qw($SLACK $WRITTEN_LATE $RECONNECT ended_by_itself instance_of);
 our $SMALL_SHARE = 0.02;
 
 # of: the kinds of loss that it is about, or none where it is about no loss.
-# says: the sentence of the documentation. applies: to a run whose record was
-# lost ($c: run, loss, by (when its owner has put it back, if it can), asked (when
-# the store was asked for it), other (the run that came of it, if one did)).
+# says: the page and the sentence of the documentation, word for word. applies: to
+# a run whose record was lost ($c: run, loss, by (when its owner has put it back, if
+# it can), and what excuse() was asked).
 my @RULES = (
     { name => 'owner died', of => 'restart flush running failover', applies => \&has_died,
         says => 'redis.md: "Nobody puts back what a host wrote that died together with Redis"' },
@@ -31,21 +31,21 @@ my @RULES = (
     { name => 'older than reassert', of => 'restart', applies => \&is_old,
         says => 'redis.md: "all that was settled or put back within reassert"' },
     { name => 'over budget', of => 'restart', applies => \&is_over_budget,
-        says => 'redis.md: "at most 8 megabytes per worker; the oldest is dropped first"' },
+        says => 'redis.md: "that had to make room for newer ones in the 8 megabytes, is not put back"' },
     { name => 'outage too long', of => 'restart', applies => \&was_given_up,
         says => 'redis.md: "It keeps trying for 10 minutes or for the lease, whichever is longer"' },
     { name => 'owner out of reach', of => 'restart', applies => \&is_out_of_reach_of_store,
-        says => 'redis.md: "as long as the host lives and can connect within failover_grace"' },
+        says => 'redis.md: "has put it back before failover_grace is over on the other hosts"' },
     { name => 'claimer started', of => 'restart', applies => \&has_started,
         says => 'redis.md: "A worker that starts knows nothing of the server before"' },
     { name => 'flushed', of => 'flush', applies => \&was_settled,
         says => 'guarantees.md: "An outcome that FLUSHALL removes is forgotten"' },
     { name => 'before renewal', of => 'flush running', applies => \&is_not_put_back_yet,
-        says => 'redis.md: "put back by the renewal of its lease. A retry that came before has run"' },
+        says => 'redis.md: "A retry that came before has run"' },
     { name => 'outcome not copied', of => 'failover', applies => \&is_not_put_back_yet,
-        says => 'redis.md: "Outcomes do not wait either", for replicas' },
-    { name => 'cut off together', says => 'redis.md, of Sentinel, asynchronous: "the master and that '
-        . 'host die together, or are cut off together"' },
+        says => 'redis.md: "Outcomes do not wait either: if an outcome is lost and nobody puts it back"' },
+    { name => 'cut off together', says => 'redis.md: "the master and that host die together, '
+        . 'or are cut off together"' },
     { name => 'late outcome', says => 'guarantees.md: "the outcome of an earlier attempt, '
         . 'which comes late, can then take the place of a later one"' },
     { name => 'answered before stored', says => 'guarantees.md: "the client gets its response, '
@@ -54,6 +54,8 @@ my @RULES = (
 );
 
 my %SAYS = map { $_->{name} => $_->{says} } @RULES;
+
+sub rules { return @RULES }
 
 # ---- counting -------------------------------------------------------------
 
@@ -202,9 +204,11 @@ sub was_given_up ($self, $c) {
         >= max($self->{longest_late}, $self->{lease}) - $SLACK;
 }
 
+# And the other has waited for the grace, as far as that can be known.
 sub is_out_of_reach_of_store ($self, $c) {
     my $back = $c->{loss}{back};
-    return $c->{asked} <= $c->{by} && $c->{by} > $back + $RECONNECT;
+    return $c->{asked} <= $c->{by} && $c->{by} > $back + $RECONNECT
+        && $c->{came} >= $back + $self->{grace} - $WRITTEN_LATE;
 }
 
 # It had not done anything before the loss, and there is a reason for that.

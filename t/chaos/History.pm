@@ -28,7 +28,7 @@ our $RECONNECT = 1;
 sub new ($class, %given) {
     my $self = bless {
         (map { $_ => [] } qw(ledger answers links events idle logs)), handed_on => {},
-        reassert => 30, budget => 8 << 20, longest_late => 600, %given,
+        reassert => 30, grace => 1, budget => 8 << 20, longest_late => 600, %given,
     }, $class;
     $self->collect_events;
     $self->collect_runs;

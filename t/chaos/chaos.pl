@@ -183,7 +183,7 @@ sub make_checker ($world, %more) {
     return Batches->new(
         folder => $world->folder, files => $world->lines_of_keys,
         routes => \%ROUTES, store => $world->{shared} // $opt{store}, lease => $LEASE,
-        read_timeout => $READ_TIMEOUT, reassert => $REASSERT,
+        read_timeout => $READ_TIMEOUT, reassert => $REASSERT, grace => $World::GRACE,
         $opt{'small-limits'} ? (budget => $Nemesis::BUDGET, longest_late => $Nemesis::LONGEST_LATE) : (),
         fence => $opt{durability} eq 'none' ? $World::FENCE : undef,
         events => [read_lines($world->path('events'))], %more);
