@@ -139,10 +139,10 @@ finds_lost('executed again, its worker was killed and its lease had expired', 50
     sub { killed_at(18) }, how => 'running', end => 30);
 
 # nginx 0 is cut off together with the master, and knows it after 0.6 s.
-sub cut_off_at ($t, $first) {
+sub cut_off_at ($t, $first, %second) {
     happened('cut off', $t, instance => 0, until => $t + 4);
     run('A1', $first);
-    run('A2', 25, life => '1.1', worker => 200);
+    run('A2', $second{at} // 25, life => $second{life} // '1.1', worker => 200);
     probe('A2', 90, life => '1.1', instance => 1);
 }
 
@@ -154,6 +154,12 @@ finds(1, 'claimed on a host that had to know that it was cut off' => sub {
 }, store => 'redis', fence => 0.6);
 finds(1, 'claimed long before its host was cut off' => sub {
     cut_off_at(20, 18);
+}, store => 'redis', fence => 0.6);
+finds(1, 'claimed again on the host that was cut off' => sub {
+    cut_off_at(20, 20.4, life => '0.1');
+}, store => 'redis', fence => 0.6);
+finds(1, 'claimed again long after the host reached the others' => sub {
+    cut_off_at(20, 20.4, at => 26.5);
 }, store => 'redis', fence => 0.6);
 finds(1, 'claimed on a host that was cut off, though claims waited for all replicas' => sub {
     cut_off_at(20, 20.4);

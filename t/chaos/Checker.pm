@@ -96,7 +96,7 @@ sub within_ttl ($self, $ttl, @runs) {
 # Whether the other could run because the store had lost the run's record.
 sub is_forgotten ($self, $run, $other) {
     return 1 if defined $run->{displaced} && $other->{sent} >= $run->{displaced};
-    if ($self->was_cut_off($run)) {
+    if ($self->was_cut_off($run, $other)) {
         $self->{forgotten}{ $run->{key} } = 1;
         return $self->forgive('cut off together', $run->{key});
     }

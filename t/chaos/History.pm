@@ -187,12 +187,16 @@ sub claimed_at ($self, $run) {
 }
 
 # Whether it was claimed on a host that was cut off together with the master, before
-# that host could know it. Known where claims do not wait for replicas.
-sub was_cut_off ($self, $run) {
+# that host could know it, and the other by another host before it was put back.
+# Known where claims do not wait for replicas.
+sub was_cut_off ($self, $run, $other) {
     my $fence = $self->{fence} // return 0;
+    my $instance = instance_of($run);
+    return 0 if instance_of($other) == $instance;
     return any {
-        $_->{what} eq 'cut off' && $_->{instance} == instance_of($run)
+        $_->{what} eq 'cut off' && $_->{instance} == $instance
             && $run->{sent} >= $_->{t} - $SLACK && $run->{sent} <= $_->{t} + $fence + $SLACK
+            && $other->{sent} <= $_->{until} + $self->{grace} + $RECONNECT
     } @{ $self->{disturbed} };
 }
 
