@@ -20,7 +20,7 @@ sub lost_and_again ($second, %opt) {
     run('B0', 5, key => 'other', life => '1.1', worker => 200);
     told('B0', 5, key => 'other', life => '1.1', instance => 1, worker => 200);
     probe('B0', 90, key => 'other');
-    run('A1', $first, end => $opt{end} // $first + 0.1);
+    run('A1', $first, end => $opt{end} // $first + 0.1, $opt{do} ? (do => $opt{do}) : ());
     happened('store away', 20, until => 21) if $how eq 'restart';
     happened('memory lost', 20, until => $back, how => $how, since => $opt{since} // -100);
     run('A2', $second, life => '1.1', worker => $opt{worker} // 200);
@@ -77,6 +77,22 @@ forgives_lost('over budget', 'its worker has stored more since than it keeps', 5
     sub { many_large(100) }, budget => 20_000);
 finds_lost('executed again, and another worker has stored more than it keeps', 50,
     sub { many_large(101) }, budget => 20_000);
+
+# What a worker has stored since is the same for a key, whichever keys are looked at
+# together with it.
+for my $case (['a large response is within the budget', 1, sub { }, do => 'size=59000'],
+    ['many together are over it', 0, sub { many_large(100) }, budget => 20_000])
+{
+    my ($title, $found, $more, %opt) = @$case;
+    my %checker = map { $_ => delete $opt{$_} } grep { exists $opt{$_} } qw(budget);
+    fresh();
+    lost_and_again(50, %opt);
+    $more->();
+    for my $count (1, 3, 140) {
+        is_deeply([map { $_->{rule} } in_batches($count, %checker)->violations], [(1) x $found],
+            "$title, in $count batches");
+    }
+}
 
 # Redis was away for the last eight seconds of 20 when the run ended.
 sub ended_while_away () { happened('store away', 12, until => 20) }

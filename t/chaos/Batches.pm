@@ -10,7 +10,7 @@ package Batches;
 # Most rules are about one key. What is about none (idle, logs, claims after a
 # failover) is checked once, by a checker that is told of no key. What a rule
 # has to know of other keys each checker is told: what was done to the processes,
-# when a worker was first seen, and its part of what a worker can keep.
+# when a worker was first seen, and how much it has stored when.
 
 use v5.36;
 
@@ -21,7 +21,6 @@ use Lines;
 
 my $MOST_BYTES = 16 << 20;    # of lines at a time; in memory they take ten times that
 my $MOST_TOLD  = 50;          # keys whose history is kept for the report
-my $BUDGET     = 8 << 20;     # as in History.pm
 
 # count: of batches, if it is not to follow from the sizes of the files
 sub new ($class, %given) {
@@ -39,9 +38,7 @@ sub violations ($self) {
     my @violations = $self->check(%given);
     delete @given{qw(idle logs)};
     $given{events} = [grep { $_->{what} ne 'not granted' } @{ $given{events} // [] }];
-    $given{first_seen} = $self->split_lines;
-    # Any of the runs of a worker can be in a batch.
-    $given{budget} = ($given{budget} // $BUDGET) / $self->{count};
+    @given{qw(first_seen stored)} = $self->split_lines;
     for my $number (1 .. $self->{count}) {
         push @violations, $self->check(%given, map { $_ => $self->lines_of($_, $number) } keys %{ $self->{files} });
     }
@@ -94,9 +91,9 @@ sub history_of ($self, $key) { return @{ $self->{told}{$key} // ['see the files 
 # ---- files ----------------------------------------------------------------
 
 # Each kind of line into a file for each batch, and file 0 for all of them.
-# Returns when each worker was first seen.
+# Returns when each worker was first seen, and how much it has stored when.
 sub split_lines ($self) {
-    my %first;
+    my (%first, %stored, %runs);
     for my $kind (keys %{ $self->{files} }) {
         my @out = map { open_new($self->path($kind, $_)) } 0 .. $self->{count};
         each_line(sub ($line) {
@@ -104,11 +101,23 @@ sub split_lines ($self) {
             # A connection without a key has ended: that is of no run.
             return if !defined $key && (field($line, 'what') // '') eq 'ended';
             note_worker(\%first, $line) if $kind ne 'links';
+            note_run(\%stored, \%runs, $line) if $kind eq 'ledger';
             print { $out[defined $key ? 1 + batch_of($key, $self->{count}) : 0] } "$line\n";
         }, @{ $self->{files}{$kind} });
         close $_ or die "$!\n" for @out;
     }
-    return \%first;
+    History::note_stored(\%stored, $_, $_->{t}) for values %runs;
+    return (\%first, \%stored);
+}
+
+# As ended_by_itself() of History.pm: the line "end" counts, else "answer", else "run".
+# runs: those of which "end" has not come.
+sub note_run ($stored, $runs, $line) {
+    my ($what, $id, $t) = map { field($line, $_) } qw(what id t);
+    if    ($what eq 'run')    { $runs->{$id} = { t => $t, map { $_ => field($line, $_) } qw(life worker do) } }
+    elsif (!$runs->{$id})     { return }
+    elsif ($what eq 'answer') { $runs->{$id}{t} = $t }
+    elsif ($what eq 'end')    { History::note_stored($stored, delete $runs->{$id}, $t) }
 }
 
 # As first_seen() of History.pm.

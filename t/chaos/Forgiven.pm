@@ -186,15 +186,8 @@ sub is_old ($self, $c) {
 
 # Whether the worker has stored more since than it keeps.
 sub is_over_budget ($self, $c) {
-    my ($run, $lost) = ($c->{run}, $c->{loss}{lost});
-    my $from = ended_by_itself($run);
-    my $bytes = 0;
-    for my $other (values %{ $self->{runs} }) {
-        my $t = ended_by_itself($other);
-        next if $t < $from || $t > $lost || ($other->{worker} // '') ne ($run->{worker} // '');
-        $bytes += 300 + (($other->{do} // '') =~ /\bsize=(\d+)/ ? $1 : 0);
-    }
-    return $bytes > 0.9 * $self->{budget};
+    return $self->stored_between($c->{run}, ended_by_itself($c->{run}), $c->{loss}{lost})
+        > 0.9 * $self->{budget};
 }
 
 # Whether its outcome could not be stored for longer than its worker tries.

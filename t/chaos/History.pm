@@ -10,7 +10,7 @@ package History;
 use v5.36;
 
 use Exporter 'import';
-use List::Util qw(any first max min);
+use List::Util qw(any first max min sum0);
 
 our @EXPORT_OK = qw($SLACK $WRITTEN_LATE $RECONNECT ended_by_itself instance_of is_refused);
 
@@ -155,6 +155,9 @@ sub ended_by_itself ($run) {
     return $end->{t};
 }
 
+# Its process id alone may come again.
+sub worker_of ($line) { return join ' ', $line->{life} // '?', $line->{worker} // '?' }
+
 sub instance_of ($run) { return ($run->{life} // '') =~ /^(\d+)/ ? $1 : -1 }
 
 # When the owner of a run no longer was one, whatever the reason.
@@ -214,8 +217,7 @@ sub outages_of ($self, $instance) {
 # From when on the owner could talk to its store, if it was to at some time and
 # had some seconds for it.
 sub reachable_from ($self, $run, $time, $seconds) {
-    my $worker = join ' ', $run->{life} // '?', $run->{worker} // '?';
-    my $away = $self->{away}{$worker} //= [sort { $a->[0] <=> $b->[0] }
+    my $away = $self->{away}{ worker_of($run) } //= [sort { $a->[0] <=> $b->[0] }
             @{ $self->{stopped}{ $run->{worker} // '' } // [] }, $self->outages_of(instance_of($run))];
     for (@$away) {
         my ($from, $to) = @$_;
@@ -240,13 +242,32 @@ sub first_seen ($self, $run) {
             map { [$_, $_->{ended}] } grep { defined $_->{status} } @{ $self->{answers} })
         {
             my ($line, $t) = @$_;
-            my $worker = join ' ', $line->{life} // '?', $line->{worker} // '?';
+            my $worker = worker_of($line);
             $first{$worker} = min($t, $first{$worker} // $t);
         }
         \%first;
     };
-    return $self->{first_seen}{ join ' ', $run->{life} // '?', $run->{worker} // '?' } // 0;
+    return $self->{first_seen}{ worker_of($run) } // 0;
 }
+
+# How many bytes the worker of a run has stored from one time to another.
+sub stored_between ($self, $run, $from, $to) {
+    $self->{stored} //= do {
+        my %stored;
+        note_stored(\%stored, $_, ended_by_itself($_)) for values %{ $self->{runs} };
+        \%stored;
+    };
+    my $stored = $self->{stored}{ worker_of($run) } // {};
+    return sum0(map { $stored->{$_} // 0 } slot($from) .. slot($to));
+}
+
+# stored: the bytes of each worker in each tenth of a second.
+sub note_stored ($stored, $run, $ended) {
+    my $size = ($run->{do} // '') =~ /\bsize=(\d+)/ ? $1 : 0;
+    $stored->{ worker_of($run) }{ slot($ended) } += 300 + $size;
+}
+
+sub slot ($time) { return int($time * 10) }
 
 # ---- telling --------------------------------------------------------------
 

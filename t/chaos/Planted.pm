@@ -6,11 +6,14 @@ package Planted;
 use v5.36;
 
 use Exporter 'import';
+use File::Temp;
 use Test::More;
 
+use Batches;
 use Checker;
+use Lines;
 
-our @EXPORT = qw(%history fresh run cut told refused probe happened link_line idle checker finds
+our @EXPORT = qw(%history fresh run cut told refused probe happened link_line idle checker in_batches finds
     passes forgives free_run ended_free);
 
 my %ROUTES = (
@@ -92,6 +95,21 @@ sub ended_free ($id) {
 sub checker (%opt) {
     return Checker->new(%history, routes => \%ROUTES, store => 'memory', lease => 1,
         read_timeout => 4, %opt);
+}
+
+# The same from files, some of the keys at a time.
+sub in_batches ($count, %opt) {
+    my $folder = File::Temp->newdir;
+    my %files;
+    for my $kind (qw(ledger answers links)) {
+        my $say = append_to("$folder/$kind");
+        $say->(%$_) for @{ $history{$kind} };
+        $files{$kind} = ["$folder/$kind"];
+    }
+    my $batches = Batches->new(routes => \%ROUTES, store => 'redis', lease => 1, read_timeout => 4,
+        events => $history{events}, count => $count, folder => $folder, files => \%files, %opt);
+    $batches->violations;
+    return $batches;
 }
 
 sub finds ($rule, $title, $plant, %opt) {
