@@ -138,6 +138,14 @@ passes('a run that was not executed, as an administrator said, and another' => s
     probe('A2');
 });
 
+finds(1, 'another run, though the store refused what the administrator said' => sub {
+    run('A1', 10, does => 'unread', answer => undef);
+    settled('A1', 13);
+    push @{ $history{ledger} }, { what => 'not settled', id => 'A1', key => 'k', t => 13.1 };
+    run('A2', 14);
+    probe('A2');
+});
+
 finds(1, 'another run before the administrator said so' => sub {
     run('A1', 10, does => 'unread', answer => undef);
     run('A2', 12);

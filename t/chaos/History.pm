@@ -93,7 +93,8 @@ sub collect_runs ($self) {
             next;
         }
         my $run = $runs{ $line->{id} } or next;
-        $run->{ $line->{what} } = $line;
+        if ($line->{what} eq 'not settled') { delete @$run{qw(answer settled)} }
+        else                                { $run->{ $line->{what} } = $line }
     }
     $self->{runs} = \%runs;
     $self->join_links;

@@ -6,7 +6,9 @@ package Operator;
 #
 # What was executed is completed, with the response that the application gave or
 # would have given. What the application has not even read is released; its run
-# gets the line what=settled in the ledger. A request that the network holds
+# gets the line what=settled in the ledger before, since the next run may come at
+# once, and what=not settled after an answer that nothing was changed. No answer
+# leaves open whether it was. A request that the network holds
 # back is in no ledger yet, so nothing is released where Redis can lose the
 # record of an earlier run.
 
@@ -111,7 +113,9 @@ sub complete ($self, $run, $id) {
 sub release ($self, $run, $id) {
     $self->note($run, 'answer', status => 0, sha => '');
     $self->note($run, 'settled');
-    $self->act(act => 'release', id => $id);
+    my (undef, $said) = $self->act(act => 'release', id => $id);
+    my $is_open = ($said->{code} // 'store_unavailable') eq 'store_unavailable';
+    $self->note($run, 'not settled') if !$said->{done} && !$is_open;
 }
 
 sub note ($self, $run, $what, %more) {
