@@ -386,19 +386,6 @@ finds(3, 'another answer of a successor that was not forgotten' => sub {
     told('A2', 15.9, route => 'free', life => '1.1', instance => 1, ended => 16.1);
 }, store => 'redis');
 
-# On a file: what ended while the disk failed may be lost with the power.
-for my $case (['passes', 'while the disk failed', 9.5], ['finds', 'long before the disk failed', 13]) {
-    my ($how, $when, $away) = @$case;
-    my @plant = ("a response that was replayed, then lost, of a run that ended $when" => sub {
-        run('A1', 10);
-        told('A1', 10);
-        told('A1', 11, replayed => 1);
-        happened('store away', $away, until => $away + 2, instance => 0);
-        refused('outcome_unknown', 30, phase => 'probe');
-    }, store => 'file');
-    $how eq 'passes' ? passes(@plant) : finds(3, @plant);
-}
-
 # ---- rule 4 ---------------------------------------------------------------
 
 finds(4, 'a replay of nothing' => sub {

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 
-# What the checker of the chaos runs forgives where Redis has lost records, by
-# which rule, and what it does not.
+# What the checker of the chaos runs forgives where Redis has lost records, or a
+# response was sent before it was stored, by which rule, and what it does not.
 
 use v5.36;
 
@@ -207,6 +207,96 @@ finds(3, 'an outcome that was stored long before a failover' => sub {
     outcome_lost(17);
     happened('killed', 16, pids => '100', instance => 0);
 }, store => 'redis');
+
+# ---- an outcome that was shown before it was stored ------------------------
+
+# The client has its answer at 10.6, and the store was away for a moment.
+sub answered_then_unknown (@asked) {
+    run('A1', 10, end => 10.5);
+    told('A1', 10, ended => 10.6);
+    happened('store away', 10.2, until => 10.3);
+    refused('outcome_unknown', $_) for @asked;
+}
+
+finds(3, 'an answer that the store did not take at once, and that is never stored' => sub {
+    answered_then_unknown(40);
+    refused('outcome_unknown', 90, phase => 'probe');
+}, store => 'redis');
+
+finds(3, '... that was replayed, and then not known' => sub {
+    answered_then_unknown(12.1);
+    told('A1', 11.9, replayed => 1, ended => 12);
+    probe('A1');
+}, store => 'redis');
+
+forgives('answered before stored', 'an answer that is stored late' => sub {
+    answered_then_unknown(12);
+    probe('A1');
+});
+
+forgives('answered before stored', 'an answer that was not stored when its worker was killed' => sub {
+    answered_then_unknown(40);
+    happened('killed', 10.7, pids => '100', instance => 0);
+    refused('outcome_unknown', 90, phase => 'probe');
+});
+
+finds(3, '... long before its worker was killed' => sub {
+    answered_then_unknown(40);
+    happened('killed', 20, pids => '100', instance => 0);
+    refused('outcome_unknown', 90, phase => 'probe');
+}, store => 'redis');
+
+finds(3, '... though its worker had a lease for that before it left' => sub {
+    answered_then_unknown(40);
+    happened('quits', 10.7, instance => 0);
+    refused('outcome_unknown', 90, phase => 'probe');
+}, store => 'redis');
+
+forgives('answered before stored', 'an answer of a worker that has left before the store was there' => sub {
+    run('A1', 10, end => 10.5);
+    told('A1', 10, ended => 10.9);
+    happened('store away', 10.2, until => 15);
+    happened('quits', 10.7, instance => 0);
+    refused('outcome_unknown', 90, phase => 'probe');
+});
+
+forgives('outage too long', 'an answer that could not be stored for longer than its worker tries' => sub {
+    run('A1', 10, end => 10.5);
+    told('A1', 10, ended => 10.9);
+    happened('store away', 10.2, until => 20);
+    refused('outcome_unknown', 90, phase => 'probe');
+}, longest_late => 5);
+
+forgives('store out of reach', 'seen, and then in progress for one who waits while the store is away' => sub {
+    run('A1', 10);
+    told('A1', 10);
+    happened('store away', 20, until => 22);
+    refused('in_progress', 20.5, ended => 22);
+    probe('A1');
+});
+
+# On a file: what ended while the disk failed is lost if the power is lost then.
+sub lost_with_power ($away, $power, %opt) {
+    run('A1', 10);
+    told('A1', 10);
+    told('A1', 11, replayed => 1);
+    happened('store away', $away, until => $away + 2, instance => 0, how => $opt{how} // 'write error');
+    happened('power lost', $power, instance => $opt{instance} // 0) if $power;
+    refused('outcome_unknown', 30, phase => 'probe');
+}
+
+forgives('not written', 'a response that was replayed, then lost with the power, of a run that ended while '
+    . 'the disk failed' => sub { lost_with_power(9.5, 12) }, store => 'file');
+finds(3, '... long before the disk failed' => sub { lost_with_power(13, 14) }, store => 'file');
+finds(3, '... and the power was never lost' => sub { lost_with_power(9.5, 0) }, store => 'file');
+finds(3, '... and the power was lost before' => sub { lost_with_power(9.5, 9.7) }, store => 'file');
+finds(3, '... and the power was lost after it was not known any more' => sub { lost_with_power(9.5, 40) },
+    store => 'file');
+finds(3, '... and another machine lost its power' => sub { lost_with_power(9.5, 12, instance => 1) },
+    store => 'file');
+finds(3, '... while the disk only stood still' => sub { lost_with_power(9.5, 12, how => 'none') }, store => 'file');
+
+# ---- the rules --------------------------------------------------------------
 
 subtest 'a run in which much is forgiven says little' => sub {
     for my $of (20, 80) {

@@ -93,7 +93,8 @@ sub within_ttl ($self, $ttl, @runs) {
     return @lives;
 }
 
-# Whether the other could run because the store had lost the run's record.
+# Whether the other could run because the store had lost the run's record. A key of
+# which a record was displaced is counted by the rule that forgave the loss.
 sub is_forgotten ($self, $run, $other) {
     return 1 if defined $run->{displaced} && $other->{sent} >= $run->{displaced};
     if ($self->was_cut_off($run, $other)) {
@@ -111,8 +112,7 @@ sub is_forgotten ($self, $run, $other) {
 # who comes later meets that, or nothing. Nor is there what the record had taken
 # over from.
 sub note_displaced ($self, $run, $other) {
-    my $name = "$run->{key}\t" . $self->domain($run->{route}, $run->{life});
-    $_->{displaced} //= $other->{sent} for grep { $_->{sent} <= $run->{sent} } @{ $self->{by_key}{$name} };
+    $_->{displaced} //= $other->{sent} for grep { $_->{sent} <= $run->{sent} } $self->runs_beside($run);
 }
 
 sub check_hold ($self, $key, @runs) {
@@ -174,6 +174,7 @@ sub check_answers ($self, $name) {
 sub check_sameness ($self, $key, @good) {
     my @rules = (
         ['answered before stored', sub ($answer) { $self->is_unstored($answer) }],
+        ['not written', sub ($answer) { $self->is_unwritten($answer) }],
         ['late outcome', sub ($answer) { $self->is_shown_before_loss($answer, @good) }],
     );
     my @kept = @good;
@@ -252,20 +253,45 @@ sub is_shown_before_loss ($self, $answer, @good) {
 # A store that does not answer does not keep a client from its response: the
 # outcome is stored later, or by then the record is another's.
 sub is_unstored ($self, $answer) {
-    return $self->is_unwritten($answer) if $self->{store} eq 'file';
-    return 0 if $answer->{replayed} || !@{ $self->{outages} };
+    return 0 if $self->{store} ne 'redis' || $answer->{replayed} || !@{ $self->{outages} };
     my $run = $self->{runs}{ $answer->{execution} // '' } or return 0;
     return any {
         $_->[0] <= $answer->{ended} && $run->{t} <= $_->[1] + $self->{lease}
     } $self->absences($run);
 }
 
+# Whether it can still be unstored when the other comes: until a lease after its
+# owner could store it, or for ever if its owner could not.
+sub is_stored_later ($self, $run, $after) {
+    my $by = $self->reachable_from($run, $self->owner_ended($run), $RECONNECT) + $RECONNECT;
+    return $after->{t} <= $by + $self->{lease} + $SLACK || $self->is_owner_gone($run, $by)
+        || any { $_->{attempt} > $run->{attempt} && $_->{sent} > $run->{sent} } $self->runs_beside($run);
+}
+
+# Whether its owner died before that time, or left a lease before it.
+sub is_owner_gone ($self, $run, $by) {
+    my $killed = $self->{killed}{ $run->{worker} // '' };
+    return 1 if defined $killed && $killed >= $run->{t} - $SLACK && $killed <= $by;
+    my $ended = $self->owner_ended($run);
+    return any {
+        $_->{what} =~ /^(?:quits|reloaded|upgraded)$/ && $_->{instance} == instance_of($run)
+            && $_->{t} >= $run->{sent} - $SLACK && max($_->{t}, $ended) + $self->{lease} <= $by
+    } @{ $self->{disturbed} };
+}
+
 # The disk failed when the run ended: replays tell what is in memory until the
 # power is lost.
-sub is_unwritten ($self, $answer) {
+sub is_unwritten ($self, $answer, $until = 9e9) {
     my $run = $self->{runs}{ $answer->{execution} // '' } or return 0;
-    my $end = ended_by_itself($run);
-    return any { $_->[0] <= $end + $self->{lease} && $end <= $_->[1] } $self->outages_of(instance_of($run));
+    return 0 if $self->{store} ne 'file';
+    my ($end, $instance) = (ended_by_itself($run), instance_of($run));
+    my $failed = any {
+        ($_->[3] // '') eq 'write error' && $_->[0] <= $end + $self->{lease} && $end <= $_->[1]
+    } $self->outages_of($instance);
+    return $failed && any {
+        $_->{what} eq 'power lost' && $_->{instance} == $instance
+            && $_->{t} >= $end - $WRITTEN_LATE && $_->{t} <= $until
+    } @{ $self->{disturbed} };
 }
 
 sub check_origin ($self, $key, $answer) {
@@ -288,31 +314,41 @@ sub wrong_origin ($self, $answer) {
 
 my %FORGOTTEN = map { $_ => 1 } qw(in_progress outcome_unknown);
 
-# Held responses are stored before they are shown. While the store is out of
-# reach nginx may tell what it knew last.
+# Held responses are stored before they are shown.
 sub check_seen_again ($self, $key, @answers) {
     return if ($answers[0]{route} // '') =~ /^(?:open|after)$/;
-    my $seen = first { !$self->is_unstored($_) }
-        sort { $a->{ended} <=> $b->{ended} } grep { $_->{status} =~ /^2/ } @answers or return;
-    for my $after (@answers) {
-        next if $after->{t} <= $seen->{ended} || $after->{body} ne $seen->{body}
-            || !$FORGOTTEN{ $after->{code} // '' } || $self->is_out_of_reach($after)
-            || $self->is_lost_between($key, $seen, $after);
+    my @seen = sort { $a->{ended} <=> $b->{ended} } grep { $_->{status} =~ /^2/ } @answers;
+    for my $after (grep { $FORGOTTEN{ $_->{code} // '' } } @answers) {
+        my $seen = first {
+            $_->{ended} < $after->{t} && $_->{body} eq $after->{body} && !$self->is_lost_between($key, $_, $after)
+        } @seen or next;
         return $self->blame(3, $key, "was answered at $seen->{ended}, and $after->{code} at $after->{ended}",
             $after->{ended});
     }
 }
 
 sub is_lost_between ($self, $key, $seen, $after) {
-    my $run = $self->{runs}{ $seen->{execution} // '' } or return 0;
-    my $excuse = $self->excuse($run, came => $after->{ended}, asked => $after->{t}, outcome => 1)
-        or return 0;
-    return $self->forgive($excuse->{rule}, $key);
+    my $rule = $self->why_lost($seen, $after) or return 0;
+    return $self->forgive($rule, $key);
 }
 
+sub why_lost ($self, $seen, $after) {
+    my $run = $self->{runs}{ $seen->{execution} // '' } or return;
+    my $excuse = $self->excuse($run, came => $after->{ended}, asked => $after->{t}, outcome => 1);
+    return $excuse->{rule} if $excuse;
+    return 'not written' if $self->is_unwritten($seen, $after->{ended});
+    if ($self->is_unstored($seen)) {
+        return 'answered before stored' if $self->is_stored_later($run, $after);
+        return 'outage too long' if $self->was_given_up({ run => $run });
+    }
+    return $self->is_out_of_reach($after) ? 'store out of reach' : undef;
+}
+
+# While the store is out of reach nginx may tell what it knew last.
 sub is_out_of_reach ($self, $answer) {
-    return any { $_->[0] <= $answer->{ended} && $answer->{t} <= $_->[1] + $RECONNECT }
-        $self->outages_of($answer->{instance});
+    return $self->{store} eq 'redis' && any {
+        $_->[0] <= $answer->{ended} && $answer->{t} <= $_->[1] + $RECONNECT
+    } $self->outages_of($answer->{instance});
 }
 
 # ---- the end: rule 5 ------------------------------------------------------

@@ -50,6 +50,10 @@ my @RULES = (
         . 'which comes late, can then take the place of a later one"' },
     { name => 'answered before stored', says => 'guarantees.md: "the client gets its response, '
         . 'the outcome is stored late"' },
+    { name => 'store out of reach', says => 'guarantees.md: "gets 409 in_progress or 503. When Redis is back, '
+        . 'it gets the stored response"' },
+    { name => 'not written', says => 'zone.md: "If the machine loses power before all of it was written, '
+        . 'retries of such a request get 409 outcome_unknown"' },
     { name => 'claim left behind', says => 'redis.md: "such a key stays locked although it never ran"' },
 );
 

@@ -66,7 +66,7 @@ sub collect_events ($self) {
         } elsif ($what eq 'network stands still') {
             push @{ $self->{stalls} }, $event;
         } elsif ($what eq 'store away') {
-            push @{ $self->{outages} }, [@$event{qw(t until)}, $event->{instance}];
+            push @{ $self->{outages} }, [@$event{qw(t until instance how)}];
         } elsif ($what eq 'memory lost') {
             push @{ $self->{losses} }, loss_of($event);
         } elsif ($what eq 'outcomes lost') {
@@ -173,6 +173,11 @@ sub owner_ended ($self, $run) {
 sub app_death ($self, $run) {
     my $killed = $self->{app_killed}{ $run->{app} // '' };
     return defined $killed ? { t => $killed } : undef;
+}
+
+# All runs of its key in the same memory.
+sub runs_beside ($self, $run) {
+    return @{ $self->{by_key}{ "$run->{key}\t" . $self->domain($run->{route}, $run->{life}) } };
 }
 
 # A claim comes shortly before its run is sent, but for a worker that stood

@@ -240,7 +240,9 @@ sub boot ($self, $instance, $dice, $other, @) {
     my @jumps = (-86400 * 30, 3600, 86400 * 30, 86400 * 60);
     $site->set_clock($instance, $jumps[$other * @jumps]) if $site->has_clock($instance);
     my $disk = $instance->{number} == $Site::WITH_DISK ? $self->{world}{disk} : undef;
+    my $t = now();
     my $lost = $disk && !$self->{disk_busy} && $disk->lose_power;
+    $self->write_down('power lost', t => $t, instance => $instance->{number}) if $lost;
     return $site->feign_boot($instance) || $lost;
 }
 
@@ -287,7 +289,7 @@ sub disk_error ($self, $instance, $dice, @) {
     my ($world, $seconds) = ($self->{world}, 0.3 + 3 * $dice);
     $instance = $world->site->{instances}[$Site::WITH_DISK];
     return 0 if !$world->{disk} || $self->{disk_busy}++;
-    $self->store_away($seconds + 1, $instance);
+    $self->store_away($seconds + 1, $instance, how => 'write error');
     $world->{disk}->fail;
     $self->after($seconds, sub {
         $world->{disk}->mend;
@@ -390,9 +392,9 @@ sub wait_for_fillers ($self) {
 }
 
 # Redis is reached again some time after it is there again.
-sub store_away ($self, $seconds, $instance = undef) {
+sub store_away ($self, $seconds, $instance = undef, %more) {
     $self->write_down('store away', until => now() + $seconds,
-        defined $instance ? (instance => $instance->{number}) : ());
+        defined $instance ? (instance => $instance->{number}) : (), %more);
 }
 
 sub has_redis ($self) { return $self->{world}{redis_pid} && !$self->{redis_still} }
