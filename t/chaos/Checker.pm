@@ -262,7 +262,7 @@ sub is_unstored ($self, $answer) {
 
 # Whether it can still be unstored when the other comes: until a lease after its
 # owner could store it, or for ever if its owner could not.
-sub is_stored_later ($self, $run, $after) {
+sub may_be_unstored ($self, $run, $after) {
     my $by = $self->reachable_from($run, $self->owner_ended($run), $RECONNECT) + $RECONNECT;
     return $after->{t} <= $by + $self->{lease} + $SLACK || $self->is_owner_gone($run, $by)
         || any { $_->{attempt} > $run->{attempt} && $_->{sent} > $run->{sent} } $self->runs_beside($run);
@@ -338,7 +338,7 @@ sub why_lost ($self, $seen, $after) {
     return $excuse->{rule} if $excuse;
     return 'not written' if $self->is_unwritten($seen, $after->{ended});
     if ($self->is_unstored($seen)) {
-        return 'answered before stored' if $self->is_stored_later($run, $after);
+        return 'answered before stored' if $self->may_be_unstored($run, $after);
         return 'outage too long' if $self->was_given_up({ run => $run });
     }
     return $self->is_out_of_reach($after) ? 'store out of reach' : undef;

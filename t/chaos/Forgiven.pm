@@ -52,7 +52,7 @@ my @RULES = (
         . 'the outcome is stored late"' },
     { name => 'store out of reach', says => 'guarantees.md: "gets 409 in_progress or 503. When Redis is back, '
         . 'it gets the stored response"' },
-    { name => 'not written', says => 'zone.md: "If the machine loses power before all of it was written, '
+    { name => 'not written', says => 'zone.md: "If the machine loses power before all of the file was written, '
         . 'retries of such a request get 409 outcome_unknown"' },
     { name => 'claim left behind', says => 'redis.md: "such a key stays locked although it never ran"' },
 );
