@@ -275,6 +275,23 @@ forgives('store out of reach', 'seen, and then in progress for one who waits whi
     probe('A1');
 });
 
+# The store is away until 13, and the second takes over then.
+sub taken_over ($second) {
+    free_run('A1', 10, end => 12);
+    told('A1', 10, route => 'free', ended => 12.3);
+    happened('store away', 10.2, until => 13, instance => 0);
+    free_run('A2', $second, attempt => 2, worker => 101, life => '1.1', end => $second + 5);
+    refused('in_progress', $second + 4, route => 'free', life => '1.1', instance => 1);
+    probe('A2', 90, route => 'free', life => '1.1', instance => 1);
+}
+
+forgives('answered before stored', 'an answer that was not stored when its successor began' => sub {
+    taken_over(12.5);
+});
+finds(3, 'an answer that could be stored long before its successor began' => sub {
+    taken_over(20);
+}, store => 'redis');
+
 # On a file: what ended while the disk failed is lost if the power is lost then.
 sub lost_with_power ($away, $power, %opt) {
     run('A1', 10);

@@ -260,12 +260,17 @@ sub is_unstored ($self, $answer) {
     } $self->absences($run);
 }
 
-# Whether it can still be unstored when the other comes: until a lease after its
-# owner could store it, or for ever if its owner could not.
-sub may_be_unstored ($self, $run, $after) {
-    my $by = $self->reachable_from($run, $self->owner_ended($run), $RECONNECT) + $RECONNECT;
-    return $after->{t} <= $by + $self->{lease} + $SLACK || $self->is_owner_gone($run, $by)
-        || any { $_->{attempt} > $run->{attempt} && $_->{sent} > $run->{sent} } $self->runs_beside($run);
+# When the owner of an answer that was not stored at once has stored it at the latest.
+sub stored_late_by ($self, $run) {
+    return $self->reachable_from($run, $self->owner_ended($run), $RECONNECT) + $RECONNECT;
+}
+
+# Whether its owner had gone by then, or another had taken over.
+sub has_lost_outcome ($self, $run) {
+    my $by = $self->stored_late_by($run);
+    return $self->is_owner_gone($run, $by) || any {
+        $_->{attempt} > $run->{attempt} && $_->{sent} > $run->{sent} && $_->{sent} <= $by + $SLACK
+    } $self->runs_beside($run);
 }
 
 # Whether its owner died before that time, or left a lease before it.
@@ -338,7 +343,8 @@ sub why_lost ($self, $seen, $after) {
     return $excuse->{rule} if $excuse;
     return 'not written' if $self->is_unwritten($seen, $after->{ended});
     if ($self->is_unstored($seen)) {
-        return 'answered before stored' if $self->may_be_unstored($run, $after);
+        return 'answered before stored' if $self->has_lost_outcome($run)
+            || $after->{t} <= $self->stored_late_by($run) + $self->{lease} + $SLACK;
         return 'outage too long' if $self->was_given_up({ run => $run });
     }
     return $self->is_out_of_reach($after) ? 'store out of reach' : undef;
